@@ -47,7 +47,7 @@ class Checkpoint:
 
     def _file(self, name: str) -> tuple[Path, tuple[type, ...], str]:
         """As `checkpoint.load` takes it."""
-        return _file(self.folder, name), self.kinds, self.parts[name]
+        return self.folder / f"{name}.pt", self.kinds, self.parts[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,11 @@ class CheckpointFolder:
 
     @property
     def newest(self) -> Path:
-        return _file(self.folder, f"stage-{self.stage:04}")
+        return self.folder / f"stage-{self.stage:04}.pt"
 
     def place(self, batch: int, name: str) -> Path:
         """Where a part writes its state at the pause before that batch."""
-        return _file(self._parts(batch), name)
+        return self._parts(batch) / f"{name}.pt"
 
     def commit(self, run: dict[str, Any], written: Iterable[str]) -> None:
         """Make this the newest checkpoint, once all these parts have been written."""
@@ -150,7 +150,3 @@ class Attempt:
 
 def issued(logs: Iterable[PartLog]) -> int:
     return sum(log.ledger["issued"] for log in logs)
-
-
-def _file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.pt"

@@ -9,8 +9,6 @@ which embedding worker holds the sample (Persia, Section 4.1). The next two say 
 generation does not answer for lost batches. Five count.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Mapping
@@ -22,11 +20,11 @@ import torch
 
 from lib.cluster.base import Handle, Site, nbytes
 from lib.cluster.spec import Work
-from lib.drivers.messages import Gradient, PullReply
 from lib.drivers.parameter_server import Servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, PartLog
 from lib.drivers.server_client import CachedClient, ServerClient
+from lib.drivers.shard import Gradient, PullReply
 from lib.drivers.trainer import DataService
 from lib.errors import NodeLost
 from lib.store.checkpoint import Part
@@ -67,31 +65,29 @@ class EmbeddingWorker(Part):
 
     def __init__(self, site: Site, plan: Plan, rank: int, servers: Servers, data_service: DataService):
         self._site, self._plan, self._servers = site, plan, servers
-        self._readers = [reader.bind(site) for reader in data_service.readers]
         self._store, self._dims = plan.store, {name: spec.dim for name, spec in plan.workload.tables().items()}
         self._bags = {table: bag for table, bag in plan.summed.items() if table not in plan.pooled}
         """Table -> the bags that are summed here."""
         self._next = first_sample(rank, site.generation)
-        self._held: dict[int, tuple[int, Batch]] = {}
-        """Sample ID -> the worker that trains on the batch, and its ids with their positions, until its gradients are back."""
+        self._held: dict[int, tuple[int, Batch, dict[str, Bags]]] = {}
+        """Sample ID -> the worker that trains on the batch, its ids with their positions, and its sums that are made here,
+        until its gradients are back."""
         self._clients: dict[int, ServerClient] = {}
         """Worker -> its client of the servers, whose rule follows the workers that train."""
         self._end = asyncio.Event()
         self.record = PartLog(site.node, [] if plan.trace else None)
+        self._make = data_service.source(site, plan, self.record)
 
     async def hold(self, worker: int, index: int) -> DispatchedBatch:
         """Make a batch for a worker, or let a reader make it, and keep its ids."""
         if worker not in self._clients:
             self._clients[worker] = ServerClient(self._site, self._plan.behind, self._servers, worker, 0, self.record)
         client = self._clients[worker]
-        if self._readers:
-            batch = await self._readers[index % len(self._readers)].batch(index)
-            self.record.bytes["batches"] += nbytes(batch)
-        else:
-            batch = await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
+        batch = await self._make(index)
         sample, self._next = self._next, self._next + 1
         if self._clients.get(worker) is client:  # else the worker died meanwhile
-            self._held[sample] = worker, replace(batch, features={}, labels=None, ballast=None)
+            bags = {t: Bags.of(batch.ids[t], batch.where[t], bag, slice(None)) for t, bag in self._bags.items()}
+            self._held[sample] = worker, replace(batch, features={}, labels=None, ballast=None), bags
             self.record.ledger["samples held"] += 1
         summed = self._plan.summed
         where = {table: places[:, :0] if table in summed else places for table, places in batch.where.items()}
@@ -102,11 +98,11 @@ class EmbeddingWorker(Part):
         """The rows of a held batch, or their sums, as they travel; None if no batch has that ID."""
         if sample not in self._held:
             return None
-        worker, batch = self._held[sample]
+        worker, batch, bags = self._held[sample]
         reply = await self._clients[worker].pull(batch)
         if reply is None:
             return None
-        rows = await self._site.compute(self._pooling_cost(batch), self._pool, batch, reply.rows)
+        rows = await self._site.compute(self._pooling_cost(bags), self._pool, batch, bags, reply.rows)
         return replace(reply, rows=rows)
 
     async def push(self, sample: int, gradients: Mapping[str, Any] | None) -> bool:
@@ -114,10 +110,10 @@ class EmbeddingWorker(Part):
         the servers have taken them. False if no batch has that ID."""
         if sample not in self._held:
             return False
-        worker, batch = self._held[sample]
+        worker, batch, bags = self._held[sample]
         client, result = self._clients[worker], None
         if gradients is not None:
-            rows = await self._site.compute(self._pooling_cost(batch), self._spread, batch, gradients)
+            rows = await self._site.compute(self._pooling_cost(bags), self._spread, bags, gradients)
             result = StepResult(loss=math.nan, dense=torch.empty(0), rows=rows, scores=None)
         await client.push(batch, result)
         if self._held.pop(sample, None):
@@ -127,7 +123,7 @@ class EmbeddingWorker(Part):
     async def forget(self, worker: int) -> None:
         """Drop what is held for a lost worker."""
         self._clients.pop(worker, None)
-        forgotten = [sample for sample, (owner, _) in self._held.items() if owner == worker]
+        forgotten = [sample for sample, (owner, *_) in self._held.items() if owner == worker]
         for sample in forgotten:
             del self._held[sample]
         self.record.ledger["samples forgotten"] += len(forgotten)
@@ -143,31 +139,20 @@ class EmbeddingWorker(Part):
     async def report(self, end: EvalPoint) -> PartLog:
         return self.record
 
-    def _pooling_cost(self, batch: Batch) -> Work | None:
+    def _pooling_cost(self, bags: dict[str, Bags]) -> Work | None:
         """The cost of summing, or of spreading: each entry's row is read and each sum written, or the other way round."""
-        if not self._bags:
-            return None
-        numbers = 0
-        for table, bag in self._bags.items():
-            where = batch.where[table]
-            numbers += self._dims[table] * (where.size + len(where) * len(bag))
-        return Work(bytes=4 * numbers)
+        numbers = sum(self._dims[table] * (each.entries.size + each.bags.size) for table, each in bags.items())
+        return Work(bytes=4 * numbers) if bags else None
 
-    def _pool(self, batch: Batch, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def _pool(self, batch: Batch, bags: dict[str, Bags], rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """The rows as they travel, summed where they are in bags."""
-        sent = dict(rows)
-        for table, bag in self._bags.items():
-            bags = Bags.of(batch.ids[table], batch.where[table], bag, slice(None))
-            sent[table] = bags.sums(rows[table], batch.where[table].ravel())
-        return {table: self._store.rows.encode(block) for table, block in sent.items()}
+        sums = {table: each.sums(rows[table], batch.where[table].ravel()) for table, each in bags.items()}
+        return {table: self._store.rows.encode(block) for table, block in {**rows, **sums}.items()}
 
-    def _spread(self, batch: Batch, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _spread(self, bags: dict[str, Bags], gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The rows' gradients, those of sums spread over the rows that were summed."""
         rows = {table: self._store.gradients.decode(sent) for table, sent in gradients.items()}
-        for table, bag in self._bags.items():
-            bags = Bags.of(batch.ids[table], batch.where[table], bag, slice(None))
-            rows[table] = bags.spread(rows[table])[1]
-        return rows
+        return rows | {table: each.spread(rows[table])[1] for table, each in bags.items()}
 
 
 class EmbeddingClient(ServerClient):

@@ -13,8 +13,6 @@ A run that loses what it cannot do without goes back to its last checkpoint, or 
 failures stay past. The gradients since the checkpoint stand in the ledger as lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext

@@ -1,14 +1,9 @@
 """How workers share a pass over the data: each batch goes to exactly one of them."""
 
-from __future__ import annotations
-
-import asyncio
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from typing import Any
 
 from lib.cluster.base import Site
 from lib.errors import BadOption, LockstepError
@@ -25,21 +20,10 @@ class Computation:
     samples: int
 
 
-class Feed(Checkpointed, ABC):
-    """Where a worker takes its batches from."""
+class WorkQueue(Part):
+    """The data list of a parameter server: the worker that asks next takes the next batch, so fast workers take more."""
 
     in_checkpoint = ("_next",)
-
-    _next: int
-    """How far it has come."""
-
-    @abstractmethod
-    async def take(self, until: int) -> int | None:
-        """A batch that nobody else has, out of those that come before the pause at `until`; None if there is none left."""
-
-
-class WorkQueue(Part, Feed):
-    """The data list of a parameter server: whoever asks next takes the next batch, so fast workers take more."""
 
     def __init__(self, site: Site, batches: int, seconds: float | None = None):
         """`seconds`: so long after the first batch was taken there are no more."""
@@ -47,30 +31,31 @@ class WorkQueue(Part, Feed):
         self._next, self._batches = 0, batches
 
     async def take(self, until: int) -> int | None:
-        if self._next >= min(until, self._batches) or self._over():
+        """A batch that no other worker has, out of those that come before the pause at `until`; None if there is none left."""
+        if self._next >= min(until, self._batches):
             return None
+        if self._seconds is not None:
+            now = self._site.now()
+            self._first = now if self._first is None else self._first
+            if now >= self._first + self._seconds:
+                return None
         self._next += 1
         return self._next - 1
 
-    def _over(self) -> bool:
-        """Whether the time is over, which runs from the first batch on."""
-        if self._seconds is None:
-            return False
-        now = self._site.now()
-        self._first = now if self._first is None else self._first
-        return now >= self._first + self._seconds
 
-
-class OwnBatches(Feed):
+class OwnBatches(Checkpointed):
     """Batches that belong to one worker, `stride` apart from the first on: every so-many-th of the pass, or a stretch of it.
 
     A pause at `until` lets each worker come `until / workers` batches far, so that all make as many steps.
     """
 
+    in_checkpoint = ("_next",)
+
     def __init__(self, first: int, size: int, stride: int, workers: int):
         self._first, self._size, self._stride, self._workers, self._next = first, size, stride, workers, 0
 
     async def take(self, until: int) -> int | None:
+        """As a queue's."""
         if self._next >= min(self._size, until // self._workers):
             return None
         self._next += 1
@@ -96,34 +81,6 @@ def own_batches(kind: str, rank: int, workers: int, batches: int, parts: Sequenc
         first, size = stretches(batches, workers, parts)[rank]
         return OwnBatches(first, size, 1, workers)
     return OwnBatches(rank, len(range(rank, batches, workers)), workers, workers)
-
-
-async def read(
-    take: Callable[[int], Awaitable[int | None]],
-    make: Callable[[int], Awaitable[Any]],
-    until: int,
-    ahead: int,
-    tasks: asyncio.TaskGroup,
-) -> AsyncIterator[Any]:
-    """A worker's batches, of which up to `ahead` are made before it asks for them, beside each other and what it does meanwhile.
-
-    Each batch that is taken is yielded, in the order of the taking. What is read ahead, no other worker gets: with a
-    queue, a slow worker's last batches are as many more as it reads ahead.
-    """
-    if not ahead:
-        while (index := await take(until)) is not None:
-            yield await make(index)
-        return
-    ready: asyncio.Queue[Any] = asyncio.Queue(ahead)
-
-    async def fill() -> None:
-        while (index := await take(until)) is not None:
-            await ready.put(tasks.create_task(make(index), name=f"making batch {index}"))
-        await ready.put(None)
-
-    tasks.create_task(fill(), name="reading ahead")
-    while (batch := await ready.get()) is not None:
-        yield await batch
 
 
 def account(taken: Iterable[int], batches: int, complete: bool = True) -> None:

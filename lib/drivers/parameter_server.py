@@ -8,8 +8,6 @@ update is under way, and updates run side by side: on its lanes, in threads, as 
   its gate opened. So a gate never opens on parameters that are not in the store yet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 from collections import Counter
@@ -21,13 +19,12 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import Handle, Site, World
-from lib.drivers.members import Members
-from lib.drivers.messages import Gradient, PullReply, StepInput, Update
+from lib.drivers.membership import Members
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
-from lib.drivers.record import EvalPoint, PartLog, Snapshot
+from lib.drivers.record import EvalPoint, PartLog, Snapshot, pop_reached
 from lib.drivers.rule_checks import check_cache, check_decisions, check_end, check_push
-from lib.drivers.shard import Shard
+from lib.drivers.shard import Gradient, PullReply, Shard, StepInput, Update
 from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
 from lib.store.checkpoint import Part
 from lib.store.rows import Rows
@@ -59,7 +56,7 @@ class ParameterServer(Part):
         """Worker -> the version of the last whole reply to it, of which it may keep a copy."""
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
-        self._evals, self._samples, self._dropped = plan.eval_schedule(), 0, 0
+        self._evals, self._samples, self._dropped = [*plan.eval_points], 0, 0
         self._rate_after, self._decided = plan.rate_after, 0
         """Learning rates follow the samples of decided gradients, whichever updates are done first."""
         self.record = PartLog(site.node, [] if plan.trace else None)
@@ -96,8 +93,7 @@ class ParameterServer(Part):
             return None
         source, before = opening
         waited = self._site.now() - came
-        wanted = self._shard.decoded(wanted)
-        cost = self._shard.read_cost(wanted, whole)
+        wanted, cost = self._shard.decode(wanted, whole)
         dense, rows = await self._site.compute(cost, self._shard.read, source, wanted, whole, after=before)
         if whole:
             self._copies[worker] = source.version
@@ -137,13 +133,15 @@ class ParameterServer(Part):
     async def save(self) -> dict[str, Any]:
         """The rule's state, the store and the gradients in flight, once no update is under way."""
         await _done(self._under_way)
-        self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._members.left_out))
-        self._members = self._members.after_pause()
-        return await super().save()
+        async with self._lock:
+            self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._members.left_out))
+            self._members = self._members.after_pause()
+            return await super().save()
 
     async def load(self, state: dict[str, Any]) -> None:
-        await super().load(state)
-        self._members = self._members.in_another_process()
+        async with self._lock:
+            await super().load(state)
+            self._members = self._members.in_another_process()
 
     async def report(self, end: EvalPoint) -> PartLog:
         await _done(self._under_way)
@@ -252,7 +250,7 @@ class ParameterServer(Part):
 
     def _evaluate(self) -> None:
         """Take the snapshots whose place in the stream is reached; samples of dropped gradients count."""
-        self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples + self._dropped))
+        self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples + self._dropped))
 
     def _snapshot(self, point: EvalPoint) -> Snapshot:
         return self._shard.snapshot(point, self._site.now(), self._samples)
@@ -291,15 +289,6 @@ class ReturningServer(ParameterServer):
             self._attach(*kept)
         self._note()
 
-    async def save(self) -> dict[str, Any]:
-        state = await super().save()
-        self._note()
-        return state
-
-    async def load(self, state: dict[str, Any]) -> None:
-        await super().load(state)
-        self._note()
-
     def _note(self) -> None:
         log = {each.name: getattr(self.record, each.name) for each in fields(self.record)}
         step = self._state.step
@@ -320,7 +309,7 @@ class ReturningServer(ParameterServer):
             self._waiting[push] = Gradient(push.worker, push.token, push.batch, samples, void="lost")
         for name, value in (state["counters"] | lists).items():
             setattr(self.record, name, value)
-        self._evals.pop_reached(self._samples + self._dropped)
+        pop_reached(self._evals, self._samples + self._dropped)
         self._shard.version = self._state.step
         self.record.ledger["lost"] += state["under way"]
         self.record.extra["servers attached again"] += 1

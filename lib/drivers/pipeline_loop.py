@@ -1,7 +1,5 @@
 """The driver of pipeline rules: readers, one device, writers, over a host store."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math
@@ -17,7 +15,7 @@ from lib.drivers.execution import carry_out
 from lib.drivers.feed import OwnBatches
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
-from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, PartLog, Snapshot
+from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, PartLog, Snapshot, pop_reached
 from lib.drivers.trainer import Trainer
 from lib.drivers.workers import Workers
 from lib.protocols.pipeline_rule import Admission, PipelineRule
@@ -80,7 +78,7 @@ class Pipeline(Part):
             self._caches[name] = Cache(dim + self._optimizer.columns(dim), site.device)
         self._transfers = Transfers(site.device)
         self._stamp = self._samples = 0
-        self._evals = plan.eval_schedule()
+        self._evals = [*plan.eval_points]
         self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
         self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
 
@@ -111,7 +109,7 @@ class Pipeline(Part):
 
     async def _reader(self, until: int) -> None:
         while (index := await self._feed.take(until)) is not None:
-            batch = await self._trainer.batch(index)
+            batch = await self._plan.make(self._site, index)
             admission, rows, left = await self._store.read(index, batch.ids)
             upload = await self._site.launch(None, self._upload, batch, rows)
             self.record.span("transfer", left, self._site.now(), index)
@@ -131,13 +129,14 @@ class Pipeline(Part):
             if self._rule.validates:
                 self.record.span("validate", start, self._site.now(), index)
             result = await self._trainer.launch(batch, self._dense.values, values)
-            self._stamp_batch(work)
+            work.end, work.place = self._site.now(), len(self.record.taken) - 1
+            work.stamp, self._stamp = self._stamp, self._stamp + 1
             cost = Work(bytes=3 * (self._dense.nbytes + work.nbytes))
             await self._site.launch(cost, self._update, work, result)
             self.record.span("update", work.end, self._site.now(), index)
             await self._done.put(work)
             self._samples += work.batch.size
-            self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples))
+            self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples))
         for _ in range(self._rule.writers):
             await self._done.put(None)
 
@@ -154,11 +153,6 @@ class Pipeline(Part):
             self.record.bytes["push rows"] += work.nbytes
             arrival = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
             self.record.span("push", start, arrival, work.batch.index)
-
-    def _stamp_batch(self, work: InFlight) -> None:
-        """Give a computed batch its timestamp and its place in the order."""
-        work.end, work.place = self._site.now(), len(self.record.taken) - 1
-        work.stamp, self._stamp = self._stamp, self._stamp + 1
 
     def _upload(self, batch: Batch, rows: dict[str, Rows]) -> Arrival:
         if not self._plan.gradients:
@@ -248,7 +242,7 @@ class HostStore(Part):
         self._written = asyncio.Condition()
         self._evaluated = plan.evaluated
         self._samples = 0
-        self._evals = plan.eval_schedule()
+        self._evals = [*plan.eval_points]
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._log = AccessLog(self.record) if plan.accesses else None
 
@@ -278,7 +272,7 @@ class HostStore(Part):
             self._state = self._rule.on_written(self._state, batch, stamp)
             self._written.notify_all()
         self._samples += samples
-        self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples))
+        self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples))
         return start
 
     async def load(self, state: dict[str, Any]) -> None:

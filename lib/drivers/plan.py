@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from lib.cluster.base import Site
 from lib.drivers.checkpoints import Attempt, CheckpointFolder
 from lib.drivers.feed import stretches
-from lib.drivers.record import EvalPoint, EvalSchedule, Finished
+from lib.drivers.record import EvalPoint, Finished
 from lib.protocols.rule import Pair, Rule
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
@@ -23,11 +25,6 @@ from lib.tasks.batch import Batch, SizedBatches, sized_batches
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import Workload, draw_batch, fresh_model
-
-if TYPE_CHECKING:
-    from lib.cluster.base import Site
-    from lib.training.controller import Watch
-
 
 PROFILED = 8
 """Batches that a placement by cost looks at."""
@@ -69,8 +66,8 @@ class Plan:
     """The sample before which it ends; None: the pass's end."""
     seconds: float | None = None
     """The workers take no batch after so long."""
-    watch: Watch | None = None
-    """The choice that may end it."""
+    watch: Any = None
+    """The `lib.training.controller.Watch` of a choice that may end it; None: there is none."""
     store: RowStore = field(default_factory=RowStore)
     """How rows are kept."""
     daily: bool = False
@@ -78,7 +75,7 @@ class Plan:
     stage: int = 0
     """Which part of the run it is, where protocols follow one another."""
 
-    @property
+    @functools.cached_property
     def samples(self) -> int:
         return (self.workload.samples if self.last is None else self.last) - self.first
 
@@ -120,6 +117,10 @@ class Plan:
             return self._sized_batches.batch(self.first + done, size, index)
         return draw_batch(self.workload, self.seed, self.first + done, size, index)
 
+    def make(self, site: Site, index: int) -> Awaitable[Batch]:
+        """The index-th batch, made on that node."""
+        return site.prepare(self.size_of(index), self.batch, index)
+
     @functools.cached_property
     def _sized_batches(self) -> SizedBatches:
         return sized_batches(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.summed))
@@ -152,9 +153,10 @@ class Plan:
             where[table] = ids[table].reshape(-1, len(bag))
         return replace(batch, ids=ids, where=where)
 
-    def eval_schedule(self) -> EvalSchedule:
-        """The points on the way, for one part."""
-        return EvalSchedule(map(self.eval_point, self.eval_at))
+    @functools.cached_property
+    def eval_points(self) -> list[EvalPoint]:
+        """The points on the way; the end itself is no such point."""
+        return [*map(self.eval_point, self.eval_at)]
 
     def eval_point(self, samples: float) -> EvalPoint:
         """The point after so many samples of the plan."""

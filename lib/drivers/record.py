@@ -6,15 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from lib.cluster.spec import Usage
 from lib.errors import LockstepError
-
-if TYPE_CHECKING:
-    from lib.training.controller import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +121,13 @@ class PartLog:
             setattr(self, each.name, getattr(other, each.name))
 
 
-class EvalSchedule:
-    """The points at which a part's share of the model is still to be evaluated; the end itself is no such point."""
-
-    def __init__(self, points: Iterable[EvalPoint]):
-        self._points = list(points)
-
-    def pop_reached(self, samples: float) -> list[EvalPoint]:
-        """The points that these samples have reached; of several at once that are evaluated on one day, the last."""
-        reached = {}
-        while self._points and samples >= self._points[0].samples:
-            point = self._points.pop(0)
-            reached[point.day] = point
-        return list(reached.values())
-
-    def dump(self) -> int:
-        return len(self._points)
-
-    def restore(self, left: int) -> None:
-        del self._points[: len(self._points) - left]
+def pop_reached(points: list[EvalPoint], samples: float) -> list[EvalPoint]:
+    """Take out the points that these samples have reached; of several at once that are evaluated on one day, the last."""
+    reached = {}
+    while points and samples >= points[0].samples:
+        point = points.pop(0)
+        reached[point.day] = point
+    return list(reached.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +148,8 @@ class Finished:
     """How often it did."""
     lost_worker: bool = False
     """Whether a worker was lost, and its share of the data with it."""
-    watch: Watch | None = None
-    """How far the choice of a protocol has come."""
+    watch: Any = None
+    """How far the choice of a protocol has come, as in `Plan`."""
 
 
 OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")

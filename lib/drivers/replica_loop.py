@@ -1,11 +1,10 @@
 """The driver of replica rules: every worker updates its own copy; copies mix in the loop or in the background."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +12,13 @@ import numpy as np
 
 from lib.cluster.base import Handle, Site, World
 from lib.drivers.embedding_worker import make_client
-from lib.drivers.exchangers import EXCHANGERS
 from lib.drivers.execution import carry_out
+from lib.drivers.membership import Rendezvous
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
-from lib.drivers.record import EvalPoint, EvalSchedule, Finished, PartLog, Snapshot
-from lib.drivers.rendezvous import Rendezvous
-from lib.drivers.replicas import Replica, open_sync_servers
+from lib.drivers.record import EvalPoint, Finished, PartLog, Snapshot, pop_reached
+from lib.drivers.replicas import EXCHANGERS, Replica, open_sync_servers
 from lib.drivers.server_client import Pull, with_pulls
 from lib.drivers.trainer import DataService, Input, Overlap, Trainer, open_data_service
 from lib.drivers.workers import Workers
@@ -108,7 +106,7 @@ class ReplicaWorker(Part):
         self._finished = False
         self.new = False
         """It has joined again and has made no step yet."""
-        self._evals = plan.eval_schedule() if rank == 0 or self.rule.model == "average" else EvalSchedule(())
+        self._evals = [*plan.eval_points] if rank == 0 or self.rule.model == "average" else []
         self._evaluated = plan.evaluated if self.replica.tables else {}
         self._place = None if self._background else "gradient" if exchange.copies else when.place
         """Where in a step it mixes."""
@@ -165,7 +163,7 @@ class ReplicaWorker(Part):
 
     async def copy(self) -> dict[str, Any]:
         """What a worker that is there again starts from."""
-        return await self.replica.copy()
+        return deepcopy(self.replica.dump())
 
     async def take_over(self, step: int | None, copy: dict[str, Any], beyond: int) -> None:
         """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
@@ -195,7 +193,7 @@ class ReplicaWorker(Part):
         if due:  # from here on: else every thread that begins a step before the mix is over would mix as well
             clock.since = self.site.now()
         if place == "before":
-            await self._mix_alone(clock, label)
+            await self.mix(clock, label, alone=self._together)
         elif place == "beside":
             values = self.replica.pull()  # the gradient is that of the parameters before the mix
             beside_it = asyncio.ensure_future(self.mix(clock, label, self.exchanger.ask_ahead()))
@@ -229,7 +227,7 @@ class ReplicaWorker(Part):
             self.replica.steps += 1
             self.replica.samples += batch.size
         if place == "after":
-            await self._mix_alone(clock, label, asked)
+            await self.mix(clock, label, asked, alone=self._together)
         elif place == "gradient":  # one that had to be left out counts as zero
             mine = result.dense.cpu().numpy() if result else np.zeros(self.replica.size, np.float32)
             start, mean = await self.exchanger.mean(label, asked, mine, overlap)
@@ -241,18 +239,14 @@ class ReplicaWorker(Part):
             self.record.staleness.append((self.site.now(), 0))
         else:
             self.record.ledger["dropped"] += 1
-        self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples))
+        self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples))
 
-    async def _mix_alone(self, clock: MixClock, label: int, asked: asyncio.Task | None = None) -> None:
-        """Where a replica mixes as one, its threads stand still."""
-        async with self._stepping.exclusive() if self._together else nullcontext():
-            await self.mix(clock, label, asked)
-
-    async def mix(self, clock: MixClock, label: int, asked: asyncio.Task | None = None) -> None:
-        """Mix once and note it."""
-        start = await self.exchanger.mix(label, asked)
-        if start is not None:
-            self.mixed(clock, label, start)
+    async def mix(self, clock: MixClock, label: int, asked: asyncio.Task | None = None, alone: bool = False) -> None:
+        """Mix once and note it; `alone`: the threads stand still."""
+        async with self._stepping.exclusive() if alone else nullcontext():
+            start = await self.exchanger.mix(label, asked)
+            if start is not None:
+                self.mixed(clock, label, start)
 
     def mixed(self, clock: MixClock, label: int, start: float) -> None:
         clock.since = self.site.now()

@@ -2,8 +2,6 @@
 
 Hooks are given arrays that they can neither change nor keep by mistake."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

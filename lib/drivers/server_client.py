@@ -1,7 +1,5 @@
 """A worker's clients of parameter servers, and when it pulls: as a step begins, or some batches before to hide the transfers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -11,10 +9,10 @@ import numpy as np
 
 from lib.cluster.base import Site, nbytes
 from lib.cluster.spec import Work
-from lib.drivers.messages import Gradient, PullReply
 from lib.drivers.parameter_server import Servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
+from lib.drivers.shard import Gradient, PullReply
 from lib.store.phantom import concat, select
 from lib.store.placement import dense_slice
 from lib.store.spec import RowStore
@@ -70,7 +68,7 @@ class ServerClient:
         calls = []
         for shard, share in enumerate(shares):
             gradient = self._gradient(token, batch, result, shard, share)
-            record.bytes["push dense"] += nbytes((gradient.dense,))
+            record.bytes["push dense"] += 0 if gradient.dense is None else gradient.dense.nbytes
             record.bytes["push rows"] += nbytes(gradient.rows)
             calls.append(self._handles[shard].push(gradient))
         await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
@@ -109,7 +107,7 @@ class ServerClient:
         record.bytes["pull ids"] += nbytes(wanted)
         for reply in replies:
             began = max(began, start + reply.waited)
-            record.bytes["pull dense"] += nbytes((reply.dense,))
+            record.bytes["pull dense"] += 0 if reply.dense is None else reply.dense.nbytes
             record.bytes["pull rows"] += nbytes(reply.rows)
         record.span("wait", start, began, batch.index)
         record.span("pull", began, self._site.now(), batch.index)

@@ -1,7 +1,5 @@
 """The driver of server rules: pull, compute, push."""
 
-from __future__ import annotations
-
 import asyncio
 
 from lib.cluster.base import Handle, Site, World
@@ -34,14 +32,11 @@ class ServerWorker(Part):
         async with asyncio.TaskGroup() as sending:
             batches = self._input.batches(until, sending)
             async for batch, pulls in with_pulls(batches, self._clients, sending):
-                if len(pulls) == 1:
-                    reply = await pulls[0]()
-                    dense, rows = reply.dense, reply.rows
-                else:
-                    dense, rows = None, {}
-                    for reply in await asyncio.gather(*(pull() for pull in pulls)):
-                        dense = reply.dense if reply.dense is not None else dense
-                        rows |= reply.rows
+                replies = [await pulls[0]()] if len(pulls) == 1 else await asyncio.gather(*(pull() for pull in pulls))
+                dense, rows = None, {}
+                for reply in replies:
+                    dense = reply.dense if reply.dense is not None else dense
+                    rows |= reply.rows
                 result = await self._trainer.step(batch, dense, rows)
                 for client in self._clients:
                     # The worker goes on at once; the rule decides whether its next pull waits for this push.

@@ -1,20 +1,22 @@
-"""One server's share of the parameters: a slice of the dense vector, the rows that are placed on it, or both.
+"""What workers and a parameter server send each other, and one server's share of the parameters.
+
+A share is a slice of the dense vector, the rows that are placed on it, or both.
 
 Its calls may run at once, in threads. The stores say what such calls may rely on: a dense step is atomic, rows are as
 `RowStore.locking` says, and a read during an update may have one table from before it and another from after it.
 """
 
-from __future__ import annotations
-
+import asyncio
+import math
 import threading
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
-from lib.drivers.messages import Gradient, StepInput, Update
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, Snapshot
 from lib.drivers.rule_checks import compensated
@@ -26,6 +28,75 @@ from lib.store.placement import dense_slice
 from lib.store.rows import Rows
 from lib.store.table import Table
 from lib.store.wire import Bags
+
+
+@dataclass(frozen=True, slots=True)
+class PullReply:
+    """The parameters for one step of a worker."""
+
+    weightless: ClassVar = ("token", "waited", "lead")
+    token: int
+    waited: float
+    """Seconds at the rule's gate."""
+    dense: np.ndarray | None
+    rows: dict[str, Any]
+    """Table -> the rows; as their codec sends them until a client has decoded them."""
+    lead: int = 0
+    """Steps by which the worker was ahead of the slowest one, where its rule has a cache."""
+
+
+@dataclass(slots=True)
+class StepInput:
+    """What a step that has started is computed from; it stays at the server."""
+
+    token: int
+    lead: int = 0
+    version: int = 0
+    """Updates that were in the store when it was read."""
+    dense: np.ndarray | None = None
+    rows: dict[str, np.ndarray] = field(default_factory=dict)
+    """Dense values and rows as they were read, where the rule compensates gradients for later updates."""
+    bags: dict[str, Bags] = field(default_factory=dict)
+    """The sums that were asked for, of tables whose rows the server sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a worker sends after a step."""
+
+    weightless: ClassVar = ("worker", "token", "batch", "samples", "void", "source")
+    worker: int
+    token: int
+    batch: int
+    samples: int
+    dense: np.ndarray | None = None
+    rows: dict[str, tuple[np.ndarray | None, Any]] = field(default_factory=dict)
+    """Table -> distinct ids, and their rows' gradients as the codec sends them; no ids where the server summed the rows."""
+    void: str = ""
+    """Why it has no arrays, as the ledger counts it: "dropped", since the run skips batches that are not finite; "abandoned",
+    since the embedding worker that held the batch's ids is dead."""
+    source: StepInput | None = None
+    """What it was computed from; the server adds it on arrival."""
+
+
+@dataclass(slots=True, eq=False)
+class Update:
+    """An update that is decided and not yet in the store."""
+
+    decision: Apply
+    gradients: list[Gradient]
+    step: int
+    """Updates decided before it."""
+    worker: int
+    """The worker whose message led to it."""
+    done: asyncio.Future
+    version: int = 0
+    """Updates that were in the store when it began; this and the rest are known once it is done."""
+    norm: float = math.nan
+    """L2 norm of its dense gradient; NaN where it had none."""
+    decayed: int = 0
+    """Rows' gradients that were given less weight than they came with."""
+
 
 Wanted = dict[str, Bags | np.ndarray]
 """Table -> the sums, or the rows of distinct ids, that a worker pulls."""
@@ -60,17 +131,14 @@ class Shard(Checkpointed):
         for name, table in self.tables.items():
             table.load(rows[name])
 
-    def decoded(self, wanted: dict[str, Any]) -> Wanted:
-        found = {}
-        for table, message in wanted.items():
-            found[table] = self._store.asked(message)
-        return found
-
-    def read_cost(self, wanted: Wanted, whole: bool) -> Work:
+    def decode(self, messages: dict[str, Any], whole: bool) -> tuple[Wanted, Work]:
+        """What these messages ask for, and the cost to read it."""
+        wanted = {}
         numbers = len(self.dense) if whole and self.dense is not None else 0  # the optimiser's state is not read
         for name, table in self.tables.items():
+            wanted[name] = self._store.asked(messages[name])
             numbers += table.dim * _rows_in(wanted[name])
-        return Work(bytes=2 * 4 * numbers)
+        return wanted, Work(bytes=2 * 4 * numbers)
 
     def read(self, source: StepInput, wanted: Wanted, whole: bool) -> tuple[np.ndarray | None, dict[str, Any]]:
         """The dense slice if `whole`, and the wanted rows or sums as they travel; `source` notes what is read."""
@@ -106,7 +174,7 @@ class Shard(Checkpointed):
         Sums run in the order of the batches: the set of gradients decides the bits, not the order of their arrival.
         """
         pairs = [pair for pair in zip(update.gradients, update.decision.weights, strict=True) if not pair[0].void]
-        pairs.sort(key=_batch_of)
+        pairs.sort(key=lambda pair: pair[0].batch)
         with self._lock:
             update.version = self.version
         if self._gradients:
@@ -190,10 +258,6 @@ class _Memory(Checkpointed):
             elif memory is not None:
                 self._rows[table].assign(ids, memory)
         return taken
-
-
-def _batch_of(pair: tuple[Gradient, float]) -> int:
-    return pair[0].batch
 
 
 def _rows_in(wanted: Bags | np.ndarray) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lib.cluster.base import Handle, Meeting, Site, World, nbytes
-from lib.drivers.feed import Computation, WorkQueue, own_batches, read
+from lib.drivers.feed import Computation, WorkQueue, own_batches
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
 from lib.errors import BadOption, NotFinite
@@ -54,9 +54,6 @@ class Trainer:
         """Number of dense parameters."""
         return self._models[0].size
 
-    async def batch(self, index: int) -> Batch:
-        return await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
-
     def buckets(self, count: int | Literal["tensor"]) -> list[slice]:
         """The dense gradient in about so many parts, or one a tensor, in the order in which they get ready."""
         return self._models[0].buckets(count)
@@ -71,10 +68,10 @@ class Trainer:
         start, batch = self._site.now(), self._plan.seen(batch)
         if early:
             result = await self._site.staged(
-                self._cost, early.shares, early.emit, self._compute, batch, dense, rows, early.buckets
+                self._cost, early.shares, early.emit, self._compute, "step", batch, dense, rows, early.buckets
             )
         else:
-            result = await self._site.compute(self._cost, self._compute, batch, dense, rows)
+            result = await self._site.compute(self._cost, self._compute, "step", batch, dense, rows)
         end = self._computed(batch, start)
         sound = not self._plan.gradients or finite(result)
         return result if self.note(batch, end, result.loss, result.scores, sound) else None
@@ -82,7 +79,7 @@ class Trainer:
     async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
         """`step` for a batch and rows that are on the device, and all that comes of it stays there until somebody notes it."""
         start = self._site.now()
-        result = await self._site.launch(self._cost, self._launch, batch, dense, rows)
+        result = await self._site.launch(self._cost, self._compute, "launch", batch, dense, rows)
         self._computed(batch, start)
         return result
 
@@ -110,7 +107,7 @@ class Trainer:
         self.record.taken.append(batch.index)
         return end
 
-    def _pretend(self, batch: Batch, dense: Any, rows: dict[str, Any], buckets=(), tell=None) -> StepResult:
+    def _pretend(self, method: str, batch: Batch, dense: Any, rows: dict, buckets=(), tell=None) -> StepResult:
         """What a timing run has for gradients."""
         for number, bucket in enumerate(buckets):
             tell(number, phantom(bucket.stop - bucket.start))
@@ -121,22 +118,12 @@ class Trainer:
             scores=None,
         )
 
-    def _run(self, batch: Batch, dense: Any, rows: dict[str, Any], *buckets) -> StepResult:
-        with self._loaded(dense) as model:
-            return model.step(batch, rows, *buckets)
-
-    def _launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
-        if not self._plan.gradients:
-            return self._pretend(batch, dense, rows)
-        with self._loaded(dense) as model:
-            return model.launch(batch, rows)
-
-    @contextmanager
-    def _loaded(self, dense: Any) -> Iterator[FlatModel]:
+    def _run(self, method: str, batch: Batch, dense: Any, rows: dict[str, Any], *buckets: Any) -> Any:
+        """The answer of a model's method."""
         model = self._models.pop()
         try:
             model.load(dense)
-            yield model
+            return getattr(model, method)(batch, rows, *buckets)
         finally:
             self._models.append(model)
 
@@ -157,8 +144,7 @@ class Input(Checkpointed):
     ):
         """`made`: who makes the batches, if it is neither the worker nor a reader."""
         self._site, self._plan, self._trainer = site, plan, trainer
-        self._readers = [reader.bind(site) for reader in data_service.readers]
-        self._make = made or (self._read if self._readers else trainer.batch)
+        self._make = made or data_service.source(site, plan, trainer.record)
         self._own = None
         if data_service.queue:
             self._queue = data_service.queue.bind(site)
@@ -168,12 +154,32 @@ class Input(Checkpointed):
             self._take = self._own.take
 
     async def batches(self, until: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
-        """All batches before `until` that fall to this worker."""
-        asked = self._site.now()
-        async for batch in read(self._take, self._make, until, self._plan.ahead, tasks):
+        """All batches before `until` that fall to this worker, in the order in which they are taken.
+
+        Up to `Plan.ahead` of them are made before the worker asks for them, side by side, while it does other things. No other
+        worker gets what is made ahead: with a queue, a slow worker's last batches are as many more as it makes ahead.
+        """
+        if self._plan.ahead:
+            ready: asyncio.Queue[asyncio.Task | None] = asyncio.Queue(self._plan.ahead)
+
+            async def fill() -> None:
+                while (index := await self._take(until)) is not None:
+                    await ready.put(tasks.create_task(self._make(index), name=f"making batch {index}"))
+                await ready.put(None)
+
+            tasks.create_task(fill(), name="making batches ahead")
+        while True:
+            asked = self._site.now()
+            if self._plan.ahead:
+                making = await ready.get()
+            else:
+                index = await self._take(until)
+                making = None if index is None else self._make(index)
+            if making is None:
+                return
+            batch = await making
             self._trainer.record.extra["input seconds"] += self._site.now() - asked
             yield batch
-            asked = self._site.now()
 
     def skip(self, steps: int, beyond: int) -> None:
         """Go on as if so many of its own batches had been taken, and all up to `beyond`; a queue knows no steps."""
@@ -184,11 +190,6 @@ class Input(Checkpointed):
         """Take a batch and tell the queue what the last computation took."""
         step, self._trainer.latest = self._trainer.latest, None
         return await self._queue.take(until, step)
-
-    async def _read(self, index: int) -> Batch:
-        batch = await self._readers[index % len(self._readers)].batch(index)
-        self._trainer.record.bytes["batches"] += nbytes(batch)
-        return batch
 
 
 def finite(result: StepResult) -> bool:
@@ -204,7 +205,7 @@ class Reader(Part):
         self._site, self._plan = site, plan
 
     async def batch(self, index: int) -> Batch:
-        return await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
+        return await self._plan.make(self._site, index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,19 @@ class DataService:
     """Which batch is whose, where they share one; None: each knows its own."""
     readers: tuple[Handle, ...]
     """Who makes them, in turn; (): each worker its own."""
+
+    def source(self, site: Site, plan: Plan, record: PartLog) -> Callable[[int], Awaitable[Batch]]:
+        """A function that makes the batches for a node: on the readers in turn, else on the node itself."""
+        if not self.readers:
+            return partial(plan.make, site)
+        readers = [reader.bind(site) for reader in self.readers]
+
+        async def read(index: int) -> Batch:
+            batch = await readers[index % len(readers)].batch(index)
+            record.bytes["batches"] += nbytes(batch)
+            return batch
+
+        return read
 
     def named(self) -> dict[str, Handle]:
         """The parts by names that no others of the run has."""

@@ -7,8 +7,6 @@ A dead embedding worker's buffer is abandoned, without any attempt to recover it
 process on its node begins with an empty one.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -192,11 +190,8 @@ class EmbeddingWorkers(Roster):
         """Meanwhile an embedding worker that dies is hosted again when its node is up."""
         self._serving = True
 
-        async def serve(rank: int) -> None:
-            await self.handles[rank].serve()  # it fails when the embedding worker dies
-
         async def watch(rank: int, name: str) -> None:
-            await self.watch(rank, serve)
+            await self.watch(rank, lambda rank: self.handles[rank].serve())  # it fails when the embedding worker dies
             if self._serving and not self.handles and not self.waiting:  # no embedding worker is up or will be
                 raise NodeLost(name)
 

@@ -12,9 +12,9 @@ import pytest
 from lib import LocalCluster, RayCluster, VirtualCluster, workloads
 from lib.cluster.base import Meeting
 from lib.cluster.spec import Work
-from lib.drivers.messages import Gradient
 from lib.drivers.parameter_server import ParameterServer
 from lib.drivers.plan import Plan
+from lib.drivers.shard import Gradient
 from lib.errors import BadOption, NotFinite
 from lib.protocols import get
 from lib.tasks.flat_model import FlatModel

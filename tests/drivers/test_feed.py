@@ -1,4 +1,5 @@
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -7,11 +8,21 @@ from hypothesis import strategies as st
 import lib
 from lib import LocalCluster, VirtualCluster, workloads
 from lib.cluster.virtual.loop import VirtualLoop
-from lib.drivers.feed import WorkQueue, account, own_batches, read, stretches
+from lib.drivers.feed import WorkQueue, account, own_batches, stretches
+from lib.drivers.record import PartLog
+from lib.drivers.trainer import Input
 from lib.errors import BadOption, LockstepError
 
 KINDS = ("split", "stream", "queue")
 BOWL = workloads.get("quadratic", samples=32 * 61)
+
+
+def read(take, make, until, ahead, tasks):
+    """The batches of a worker that takes and makes them like this."""
+    asking, plan = Input.__new__(Input), SimpleNamespace(ahead=ahead)
+    trainer, site = SimpleNamespace(record=PartLog("", None)), SimpleNamespace(now=lambda: 0.0)
+    asking._take, asking._make, asking._plan, asking._trainer, asking._site = take, make, plan, trainer, site
+    return asking.batches(until, tasks)
 
 
 def feeds(kind, workers, batches, parts=()):

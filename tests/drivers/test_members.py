@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.drivers.members import CHANGES, HERE, PAUSED, Members
+from lib.drivers.membership import CHANGES, HERE, PAUSED, Members
 
 STANDINGS = {"in", "resuming", "paused", "left out", "away", "joining", "gone"}
 

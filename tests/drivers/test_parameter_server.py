@@ -12,10 +12,10 @@ from scipy import stats
 
 import lib
 from lib import LocalCluster, Node, RowStore, VirtualCluster, protocols
-from lib.drivers.messages import Gradient
 from lib.drivers.parameter_server import ParameterServer
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint
+from lib.drivers.shard import Gradient
 from lib.store.optim import SGD
 from lib.tasks.workload import TableSpec
 from tests.toys import Letters

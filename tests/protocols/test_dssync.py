@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import Failure, VirtualCluster, train, workloads
-from lib.drivers.rendezvous import Rendezvous
+from lib.drivers.membership import Rendezvous
 from lib.errors import BadOption
 from lib.protocols.dssync import DSSync, factors
 from lib.tasks.batch import Batch

@@ -8,7 +8,7 @@ import pytest
 
 import lib
 from lib import Automatic, Choice, Phase, Schedule
-from lib.drivers.record import EvalPoint, EvalSchedule
+from lib.drivers.record import EvalPoint, pop_reached
 from lib.errors import BadOption
 from lib.protocols import ALL
 from tests.toys import days_of_clicks
@@ -117,9 +117,11 @@ def test_a_run_that_goes_on_from_another_has_the_days_that_are_left():
 
 
 def test_marks_are_told_once_in_their_order():
-    marks = EvalSchedule([EvalPoint(10, None), EvalPoint(20, None), EvalPoint(30, 1), EvalPoint(40, 2)])
-    assert marks.pop_reached(9) == [] and marks.pop_reached(25) == [EvalPoint(20, None)] and marks.pop_reached(25) == []
-    assert marks.pop_reached(99) == [EvalPoint(30, 1), EvalPoint(40, 2)]
+    marks = [EvalPoint(10, None), EvalPoint(20, None), EvalPoint(30, 1), EvalPoint(40, 2)]
+    assert (
+        pop_reached(marks, 9) == [] and pop_reached(marks, 25) == [EvalPoint(20, None)] and pop_reached(marks, 25) == []
+    )
+    assert pop_reached(marks, 99) == [EvalPoint(30, 1), EvalPoint(40, 2)]
 
 
 def test_a_workload_without_days_says_so():
