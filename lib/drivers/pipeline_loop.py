@@ -129,8 +129,7 @@ class Pipeline(Part):
             if self._rule.validates:
                 self.record.span("validate", start, self._site.now(), index)
             result = await self._trainer.launch(batch, self._dense.values, values)
-            work.end, work.place = self._site.now(), len(self.record.taken) - 1
-            work.stamp, self._stamp = self._stamp, self._stamp + 1
+            self._stamp_batch(work)
             cost = Work(bytes=3 * (self._dense.nbytes + work.nbytes))
             await self._site.launch(cost, self._update, work, result)
             self.record.span("update", work.end, self._site.now(), index)
@@ -153,6 +152,11 @@ class Pipeline(Part):
             self.record.bytes["push rows"] += work.nbytes
             arrival = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
             self.record.span("push", start, arrival, work.batch.index)
+
+    def _stamp_batch(self, work: InFlight) -> None:
+        """Give a computed batch its timestamp and its place in the order."""
+        work.end, work.place = self._site.now(), len(self.record.taken) - 1
+        work.stamp, self._stamp = self._stamp, self._stamp + 1
 
     def _upload(self, batch: Batch, rows: dict[str, Rows]) -> Arrival:
         if not self._plan.gradients:

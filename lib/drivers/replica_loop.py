@@ -12,13 +12,14 @@ import numpy as np
 
 from lib.cluster.base import Handle, Site, World
 from lib.drivers.embedding_worker import make_client
+from lib.drivers.exchangers import EXCHANGERS
 from lib.drivers.execution import carry_out
 from lib.drivers.membership import Rendezvous
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, Finished, PartLog, Snapshot, pop_reached
-from lib.drivers.replicas import EXCHANGERS, Replica, open_sync_servers
+from lib.drivers.replicas import Replica, open_sync_servers
 from lib.drivers.server_client import Pull, with_pulls
 from lib.drivers.trainer import DataService, Input, Overlap, Trainer, open_data_service
 from lib.drivers.workers import Workers

@@ -19,7 +19,7 @@ from tests.toys import finals, records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 400}
 CLICKS = {"samples": 400, "batch_size": 16, "vocabulary": 40, "fields": 3, "hidden": (8,), "evaluation_samples": 50}
-HOT = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_launch"), (Pipeline, "_update"))
+HOT = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_run"), (Pipeline, "_update"))
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ WHERE = {
     "a reader": (HostStore, "_read"),
     "its input": (workloads.get("kg-synthetic", **GRAPH).__class__, "draw"),
     "validation": (Pipeline, "_validate"),
-    "the device": (Trainer, "_launch"),
+    "the device": (Trainer, "_run"),
     "the update": (Pipeline, "_update"),
     "the way back": (Pipeline, "_receive"),
     "a writer": (HostStore, "_write"),

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from lib.cluster.base import Handle
+from lib.drivers.exchangers import WithNeighbours
 from lib.drivers.membership import Rendezvous
 from lib.drivers.record import PartLog
-from lib.drivers.replicas import WithNeighbours
 from lib.errors import NodeLost
 from lib.protocols.decentralised import DPSGD
 from tests.drivers.composing import rule

@@ -89,7 +89,7 @@ def test_the_host_waits_for_nothing_until_a_batch_is_on_its_way_back(name, monke
 
         return inside
 
-    strict = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_launch"), (Pipeline, "_update"))
+    strict = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_run"), (Pipeline, "_update"))
     others = ((Pipeline, "_receive"), (LocalSite, "_computed"), (DenseStore, "pull"), (DenseStore, "export"))
     for owner, method in (*strict, *others):
         mode = "error" if (owner, method) in strict else None

@@ -204,7 +204,7 @@ def test_easgd_with_alpha_zero_is_no_synchronisation(workers, seed, batches, sig
     np.testing.assert_array_equal(final["sync0/centre"], serial_dense(workload, seed, []))
     for part in parts:
         if part.node.startswith("worker"):
-            own = [[batch] for kind, _, _, batch in part.spans if kind == "compute"]
+            own = [[batch] for kind, _, _, batch, _ in part.spans if kind == "compute"]
             np.testing.assert_array_equal(final[f"{part.node}/replica"]["values"], serial_dense(workload, seed, own))
 
 

@@ -264,13 +264,13 @@ def test_ctrl_c_or_a_kill_ends_a_sweep_and_its_processes(tmp_path, sent):
 TWICE = """
 import sys
 import lib
-from lib.drivers.trainer import Trainer
+from lib.drivers.plan import Plan
 from pathlib import Path
-before = Trainer.batch
-async def batch(self, index):
+before = Plan.batch
+def batch(self, index):
     (Path(sys.argv[1]) / f"{sys.argv[2]}-{index}").touch()
-    return await before(self, index)
-Trainer.batch = batch
+    return before(self, index)
+Plan.batch = batch
 workload = lib.workloads.get("quadratic", samples=32 * 2000)
 print(lib.sweep([dict(workload=workload, protocol="gba", cluster="virtual", workers=2)])[0].digest)
 """
