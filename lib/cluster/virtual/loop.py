@@ -34,8 +34,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def __init__(self):
         self.now = 0.0
-        self._ready: deque[_Callback] = deque()
-        self._timers: list[tuple[float, int, _Callback]] = []
+        self._ready: deque[_Callback | asyncio.Future] = deque()
+        """What is to be called, and futures of sleeps that are over."""
+        self._timers: list[tuple[float, int, _Callback | asyncio.Future]] = []
         self._scheduled = 0
         self._error: BaseException | None = None
         self._interrupted = False
@@ -69,9 +70,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Done at that time."""
         future = asyncio.Future(loop=self)
         self._scheduled += 1
-        alarm = _Callback(future.set_result, None)
-        alarm.cancelled = future.done
-        heapq.heappush(self._timers, (when, self._scheduled, alarm))
+        heapq.heappush(self._timers, (when, self._scheduled, future))
         return future
 
     def create_future(self) -> asyncio.Future:
@@ -121,7 +120,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.events += len(ready)
             for _ in range(len(ready)):
                 callback = ready.popleft()
-                if not callback.cancelled():
+                if callback.cancelled():
+                    continue
+                if type(callback) is asyncio.Future:
+                    callback.set_result(None)
+                else:
                     callback()
 
     def _cancel_the_rest(self) -> None:
@@ -130,7 +133,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             task.cancel()
         # A task that is cancelled may only clean up: its timers are not waited for.
         while self._ready:
-            if not (callback := self._ready.popleft()).cancelled():
+            callback = self._ready.popleft()
+            if isinstance(callback, _Callback) and not callback.cancelled():
                 callback()
         self._timers.clear()
 
