@@ -20,7 +20,7 @@ from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbo
 from lib.protocols.replica_rule import mixes_now, neighbours
 from lib.store.checkpoint import Checkpointed
 from lib.store.phantom import concat
-from lib.store.placement import Partition, Uniform
+from lib.store.placement import dense_slice
 from lib.store.rows import union
 
 
@@ -278,10 +278,10 @@ class WithCentre(Exchanger):
             return None
         self.round += 1
         sent = self._message(round)
-        partition = Partition(sent.size, Uniform(shards=len(self._servers)))
         calls = []
         for number, server in enumerate(self._servers):
-            calls.append(server.exchange(self.rank, self.replica.samples, sent[partition.slice(number)]))
+            part = dense_slice(sent.size, len(self._servers), number)
+            calls.append(server.exchange(self.rank, self.replica.samples, sent[part]))
         theirs = await calls[0] if len(calls) == 1 else np.concatenate(await asyncio.gather(*calls))
         self.record.bytes["mix answers"] += theirs.nbytes
         await self.replica.merge(Mix(round, (), sent, theirs))

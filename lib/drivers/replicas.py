@@ -23,7 +23,7 @@ from lib.store.checkpoint import Checkpointed, Part
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
 from lib.store.phantom import PhantomDense, phantom
-from lib.store.placement import Partition, Uniform
+from lib.store.placement import dense_slice
 from lib.store.rows import Rows
 
 
@@ -216,7 +216,7 @@ class SyncServer(Part):
         self._site, self._plan, self._server = site, plan, server
         start = plan.start(site)
         rule = plan.protocol.dense
-        self._part = Partition(start.size, Uniform(shards=rule.exchange.servers)).slice(server)
+        self._part = dense_slice(start.size, rule.exchange.servers, server)
         optimizer = checked(Optimizer | None, rule.exchange.optimizer, rule.name, "optimizer")
         if optimizer:
             optimizer.check_dense()
