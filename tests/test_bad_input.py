@@ -131,11 +131,17 @@ def test_a_workload_without_sparse_features_under_a_pair_of_server_rules():
     assert summary["issued"] == 8 == summary["applied"] + summary["decayed"]
 
 
-def test_a_pair_that_cannot_be_says_what_may_stand_in_its_place():
-    with pytest.raises(
-        BadOption, match=r"'gba' \(server\) cannot carry sparse 'ds-sync' \(replica\).* rule of: server"
-    ):
-        Pair(sparse=get("ds-sync"), dense=get("gba"))
+@pytest.mark.parametrize(
+    "sparse, dense, words",
+    [
+        ("ds-sync", "gba", r"'gba' \(server\) cannot carry sparse 'ds-sync' \(replica\).* rule of: server"),
+        ("prague", "ds-sync", "dense 'ds-sync' cannot carry sparse 'prague'"),
+        ("oac", "s-easgd", "dense 's-easgd' cannot carry sparse 'oac'"),
+    ],
+)
+def test_a_pair_that_cannot_be_says_what_may_stand_in_its_place(sparse, dense, words):
+    with pytest.raises(BadOption, match=words):
+        Pair(sparse=get(sparse), dense=get(dense))
 
 
 def test_a_pipeline_on_many_workers_says_what_to_set_instead():

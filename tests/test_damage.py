@@ -18,7 +18,6 @@ from data_prep.job import Options
 from lib.cluster.slowdowns import Slowdown
 from lib.errors import LockstepError
 from lib.results.run import Run
-from lib.store import checkpoint
 from lib.tasks.prepared_datasets import PreparedClicks
 from reports.claims import stored_verdicts as saved
 
@@ -73,21 +72,6 @@ def test_a_saved_run(run, tmp_path, name, place, bit):
     assert (found.digest, found.provenance) == (sound.digest, sound.provenance)
     assert json.dumps(found.summary) == json.dumps(sound.summary)
     np.testing.assert_array_equal(model.dense["values"], sound.model.dense["values"])
-
-
-@SETTINGS
-@given(**DAMAGE)
-def test_a_checkpoint(tmp_path, place, bit):
-    path = tmp_path / "cut.pt"
-    thing = {"step": 7, "values": np.arange(300.0), "flags": np.array([True, False])}
-    checkpoint.save(path, thing, durable=False)
-    damage(path, place, bit)
-    try:
-        found = checkpoint.load(path)
-    except LockstepError as error:
-        assert str(path) in str(error)
-    else:
-        np.testing.assert_equal(found, thing)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from lib import paths, progress
-from lib.errors import LockstepError
 from lib.progress import Progress, track
 
 
@@ -24,34 +23,6 @@ def test_places(monkeypatch, tmp_path):
     assert paths.reports() == tmp_path / "r" and paths.reference() == paths.root() / "reports" / "reference"
     monkeypatch.setenv("LOCKSTEP_STAGE", str(tmp_path / "s"))
     assert paths.results() == tmp_path / "s"
-
-
-def test_a_folder_that_cannot_be_written():
-    with pytest.raises(LockstepError, match=r"cannot write to /proc/no/such: .*; set LOCKSTEP_REPORTS to a folder"):
-        paths.check_writable("/proc/no/such")
-
-
-def test_a_read_only_folder(monkeypatch, tmp_path):
-    """Root may write anywhere, so the refusal is the file system's, staged."""
-
-    def refuse(*_, **__):
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(paths.tempfile, "NamedTemporaryFile", refuse)
-    with pytest.raises(LockstepError, match="read-only; set LOCKSTEP_REPORTS"):
-        paths.check_writable(tmp_path)
-
-
-def test_a_write_that_fails_changes_nothing(tmp_path):
-    path = paths.write_text_atomic(tmp_path / "a.txt", "old")
-
-    def full(temporary):
-        temporary.write_text("ha")
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(LockstepError, match="No space left on device; nothing there was changed"):
-        paths.write_atomic(path, full)
-    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_a_folder_is_replaced_whole(tmp_path):

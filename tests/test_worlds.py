@@ -73,10 +73,22 @@ def trains(name, cluster):
     assert run.summary["staleness_max"] <= get(name).max_staleness or cluster != "virtual"
 
 
-@pytest.mark.parametrize("sparse, dense", [("gba", "sync"), ("async", "all-reduce"), ("gba", "ds-sync")])
+PAIRS = [
+    "gba+sync",
+    "async+sync",
+    "async+gba",
+    "gba+async",
+    "async+all-reduce",
+    "gba+all-reduce",
+    "gba+ds-sync",
+    "sync+s-easgd",
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("kind", ["virtual", "local"])
-def test_a_pair_of_rules_trains(sparse, dense, kind):
-    run = lib.train(CLICKS, Pair(sparse=get(sparse), dense=get(dense)), KINDS[kind](workers=2), save=False)
+def test_a_pair_of_rules_trains(pair, kind):
+    run = lib.train(CLICKS, pair, KINDS[kind](workers=2), save=False)
     owes(run, CLICKS, "virtual" if kind == "virtual" else "wall")
 
 

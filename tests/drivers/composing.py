@@ -9,6 +9,8 @@ import numpy as np
 
 import lib
 from lib import Node, VirtualCluster, workloads
+from lib.protocols.baselines import Async
+from lib.protocols.mixing import Background
 from lib.protocols.replica_rule import ReplicaRule
 from lib.store.optim import SGD
 from tests.toys import finals, records
@@ -35,6 +37,9 @@ def rule(worker_threads=1, **values):
     """A composition of these values and hooks."""
     kind = dataclass(frozen=True, kw_only=True)(type("Composed", (Toy,), values))
     return kind(worker_threads=worker_threads)
+
+
+SHADOWS = [rule(when=Background(until=until), data="queue", rows=Async()) for until in ("own", "all")]
 
 
 def train(protocol, workload=CLICKS, cluster=None, **options):

@@ -17,10 +17,8 @@ from lib.protocols.easgd import EASGD
 from lib.protocols.local_sgd import LocalSGD, SlowMo
 from lib.protocols.mixing import Background, Centre, Gradients, Loop, Mean, Neighbours, Peer
 from lib.store.optim import SGD
-from tests.drivers.composing import BOWL, CLICKS, STEP, UNEVEN, ends, rule, train
+from tests.drivers.composing import BOWL, CLICKS, SHADOWS, STEP, UNEVEN, ends, rule, train
 from tests.toys import FIELD, Letters, finals, records
-from tests.training.stopping import assert_same
-from tests.training.test_checkpoints import train as train_with_cuts
 
 # What would train as something else
 
@@ -55,12 +53,6 @@ def test_rows_may_stay_apart_where_that_is_said():
     where = [np.searchsorted(np.sort(each.ids), both) for each in (one, other)]
     values = [each.values[np.argsort(each.ids)][at] for each, at in zip((one, other), where, strict=True)]
     assert both.size and not np.allclose(*values)
-
-
-def test_a_pair_of_two_replica_rules_is_refused():
-    """Rows followed the dense rule, whatever the other was."""
-    with pytest.raises(BadOption, match="dense 'ds-sync' cannot carry sparse 'prague'"):
-        Pair(sparse=get("prague"), dense=get("ds-sync"))
 
 
 @pytest.mark.parametrize(
@@ -228,9 +220,6 @@ def test_a_compressed_vector():
 # The end of the data
 
 
-SHADOWS = [rule(when=Background(until=until), data="queue", rows=Async()) for until in ("own", "all")]
-
-
 @pytest.mark.parametrize("cluster", [VirtualCluster(**UNEVEN), LocalCluster(workers=3)], ids=["virtual", "local"])
 @pytest.mark.parametrize("shadow", SHADOWS, ids=["own", "all"])
 def test_shadows_of_groups_end_cleanly(shadow, cluster):
@@ -346,17 +335,6 @@ def test_sync_servers_share_the_traffic():
 
 
 # Cuts and failures
-
-
-@pytest.mark.parametrize(
-    "protocol",
-    [*(kind() for kind in FIELD), replace(get("s-easgd"), worker_threads=2, sync_servers=2), *SHADOWS],
-    ids=lambda each: each.name,
-)
-def test_a_resumed_run_is_the_uninterrupted_one(protocol, reports, monkeypatch):
-    whole = train_with_cuts(protocol)
-    train_with_cuts(protocol, dies_after=27, monkeypatch=monkeypatch)
-    assert_same(train_with_cuts(protocol, resume=True), whole)
 
 
 @pytest.mark.parametrize("again", [None, 6 * STEP], ids=["for good", "and is back"])

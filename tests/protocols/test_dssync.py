@@ -53,6 +53,9 @@ def test_factors_by_hand():
 
 def test_groups_by_hand():
     """Six are two rows of three and three columns of two; eight in pairs are the corners of a cube; five are cut unevenly."""
+    assert (DSSync().groups(0, 4), DSSync().groups(1, 4)) == (((0, 1), (2, 3)), ((0, 2), (1, 3))), "the paper's"
+    assert DSSync().groups(2, 9) == ((0, 1, 2), (3, 4, 5), (6, 7, 8)), "the paper's"
+    assert DSSync().groups(3, 9) == ((0, 3, 6), (1, 4, 7), (2, 5, 8)), "the paper's"
     assert DSSync().groups(0, 6) == ((0, 1, 2), (3, 4, 5))
     assert DSSync().groups(1, 6) == ((0, 3), (1, 4), (2, 5))
     assert DSSync(size=2).groups(1, 8) == ((0, 2), (1, 3), (4, 6), (5, 7))

@@ -23,7 +23,6 @@ from lib.protocols.sparta import SPARTA
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
 from lib.tasks.flat_model import FlatModel
 from tests.toys import FIELD, Letters, finals, records
-from tests.training.stopping import assert_same, killed
 
 PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
 RATE = 0.1
@@ -85,15 +84,6 @@ def test_needs_nothing_but_the_contract():
     names = re.compile("|".join(rf"\b{word}\b" for kind in FIELD for word in (re.escape(kind.name), kind.__name__)))
     for path in (Path(lib.__file__).parent / "drivers").rglob("*.py"):
         assert not names.search(path.read_text()), path
-
-
-@EVERY
-def test_trains_rows_too_and_ends_with_uneven_data(kind):
-    workload = workloads.get("ctr-synthetic", samples=16 * 41 - 3, batch_size=16, vocabulary=30, evaluation_samples=50)
-    for cluster in (VirtualCluster(workers=4, slowdown=0.6), VirtualCluster(workers=1), LocalCluster(workers=2)):
-        summary = lib.train(workload, kind(), cluster, save=False, evaluations=2).summary
-        assert summary["issued"] == summary["applied"] == 42 - 1
-        assert summary["auc"] == summary["auc"]
 
 
 # Equal to their papers' recursions
@@ -346,18 +336,6 @@ def test_a_centre_has_an_optimiser_of_its_own(optimizer, workers=3, steps=8):
             row[:] = fetched[rank] = centre.detach().numpy()
     same(ours, serial.x)
     same(np.concatenate([final[f"sync{server}/centre"] for server in range(2)]), centre.detach().numpy())
-
-
-def test_a_centre_s_optimiser_goes_on_after_a_cut(reports, monkeypatch):
-    def train(**options):
-        task = {"samples": 16 * 60, "batch_size": 16, "vocabulary": 30, "evaluation_samples": 50}
-        rule, there = Downpour(every=2, optimizer=Adam(lr=0.05)), VirtualCluster(workers=3, slowdown=0.8)
-        return lib.train("ctr-synthetic", rule, there, checkpoint_every=16 * 20, save=False, **task, **options)
-
-    whole = train()
-    with killed(monkeypatch, 47):
-        train()
-    assert_same(train(resume=True), whole)
 
 
 def test_a_centre_s_optimiser_is_one():

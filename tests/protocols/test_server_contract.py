@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import lib
 from lib import VirtualCluster
 from lib.errors import BadOption
 from lib.protocols.baselines import Async
 from lib.protocols.delay import DCASGD, StalenessAware
 from lib.store.optim import SGD, Adagrad, Adam
 from tests.toys import Letters, finals, records
-from tests.training.stopping import assert_same, killed
 
 PLAIN = SGD(lr=1.0)
 
@@ -59,20 +57,6 @@ def test_the_adaptive_compensation_is_over_the_root_of_the_mean_square():
         mean = mean / 2 + 1 / 2
         w -= -1 + 0.5 / (mean + 1e-7) ** 0.5 * w
     assert trained(DCASGD(decay=0.5), workers=3) == pytest.approx((w, w), rel=1e-6)
-
-
-def test_what_a_correction_remembers_goes_on_after_a_cut(reports, monkeypatch):
-    def train(**options):
-        task = {"samples": 16 * 60, "batch_size": 16, "vocabulary": 50, "evaluation_samples": 50}
-        there = VirtualCluster(workers=3, slowdown=0.8, servers=2)
-        return lib.train(
-            "ctr-synthetic", DCASGD(decay=0.9), there, checkpoint_every=16 * 20, save=False, **task, **options
-        )
-
-    whole = train()
-    with killed(monkeypatch, 47):
-        train()
-    assert_same(train(resume=True), whole)
 
 
 @pytest.mark.parametrize("answer", [np.zeros(1, np.float32), (np.zeros(3, np.float32), None), (None, None)])

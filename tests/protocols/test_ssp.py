@@ -18,7 +18,7 @@ from lib.store.optim import SGD
 from lib.tasks.flat_model import FlatModel
 from tests.protocols.test_oracles import noting
 from tests.toys import finals, records
-from tests.training.stopping import assert_same, killed
+from tests.training.stopping import assert_same
 
 PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
 RATE = 0.1
@@ -140,19 +140,6 @@ def test_what_a_lost_worker_had_started_is_issued_and_lost():
         )
         summary = lib.train(CLICKS, SSP(bound=3), cluster, save=False, seed=1).summary
         assert summary["lost"] >= 1 and summary["issued"] == summary["applied"] + summary["lost"]
-
-
-def test_a_pause_ends_the_copy(reports, monkeypatch):
-    """So a run that goes on from a cut equals the one that was never stopped."""
-
-    def train(**options):
-        there = VirtualCluster(workers=3, slowdown=0.8)
-        return lib.train(CLICKS, SSP(bound=3), there, checkpoint_every=16 * 20, save=False, **options)
-
-    whole = train()
-    with killed(monkeypatch, 47):
-        train()
-    assert_same(train(resume=True), whole)
 
 
 def test_rows_behind_a_cache_go_with_replicas():

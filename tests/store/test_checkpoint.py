@@ -287,7 +287,7 @@ def test_a_save_that_fails_in_the_midst_leaves_the_old_one(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == ["a"]
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_rows": 500}])
+@pytest.mark.parametrize("limits", [{}, {"max_rows": 50}])
 def test_a_dump_goes_on_bit_for_bit(tmp_path, limits):
     original, rng = Table(3, Adagrad(lr=0.1), seed=0, **limits), np.random.default_rng(0)
     again = Table(3, Adagrad(lr=0.1), seed=0, **limits)

@@ -26,23 +26,6 @@ def at_once(callers, work):
         list(pool.map(work, range(callers)))
 
 
-@pytest.mark.parametrize("size", [60, LARGE])
-def test_callers_lose_no_update(size):
-    """Three callers on rows that all want, while the table grows."""
-    table = Table(DIM, SGD(lr=1.0), seed=0, scale=0, capacity=1)
-    rounds, ones = 25, np.ones((size, DIM), np.float32)
-
-    def work(caller):
-        rng = np.random.default_rng(caller)
-        for stamp in range(rounds):
-            ids = rng.permutation(size) + 50 * stamp
-            table.pull(ids)
-            table.push(ids, -ones, stamp)
-
-    at_once(3, work)
-    assert table.export().values.sum() == 3 * rounds * ones.size
-
-
 @settings(derandomize=True, deadline=None, max_examples=15, database=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -169,19 +152,6 @@ def test_rows_without_locks_never_mix_ids():
     assert (rows.values % (rows.ids % 7 + 1)[:, None] == 0).all()
 
 
-def test_disjoint_rows_without_locks_are_exact():
-    table = Table(DIM, SGD(lr=1.0), seed=0, scale=0, capacity=1, locking="none")
-
-    def work(caller):
-        ids = np.arange(2000) * 2 + caller
-        for stamp in range(20):
-            table.pull(ids)
-            table.push(ids, np.full((2000, DIM), -1, np.float32), stamp)
-
-    at_once(2, work)
-    assert (table.export().values == 20).all()
-
-
 def test_the_gate_lets_many_in_or_one():
     gate, inside, counting = Gate(), [0, 0], threading.Lock()
 
@@ -201,16 +171,6 @@ def test_the_gate_lets_many_in_or_one():
                         inside[0] -= 1
 
     at_once(4, visit)
-
-
-def test_many_are_in_the_gate_at_once():
-    gate, meet = Gate(), threading.Barrier(3, timeout=300)
-
-    def visit(_):
-        with gate.shared():
-            meet.wait()
-
-    at_once(3, visit)
 
 
 def test_look_ups_meet_and_updates_are_alone():

@@ -15,12 +15,6 @@ def ints(*values):
     return np.array(values, np.int64)
 
 
-def read_only(array):
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
 def test_unique_by_hand():
     distinct, positions = kernels.unique(ints(7, -1, 7, LOW, HIGH, -1, 0))
     assert distinct.tolist() == [7, -1, LOW, HIGH, 0]
@@ -41,13 +35,6 @@ def test_unique_takes_regular_ids_of_any_stride(stride):
     distinct, positions = kernels.unique(np.concatenate([ids, ids[::-1]]))
     assert np.array_equal(distinct, ids)
     assert np.array_equal(positions, np.r_[0:2000, 1999:-1:-1])
-
-
-def test_unique_of_a_zipf_batch_agrees_with_numpy():
-    ids = np.random.default_rng(0).zipf(1.05, 20_000).astype(np.int64)
-    distinct, positions = kernels.unique(ids)
-    assert np.array_equal(np.sort(distinct), np.unique(ids))
-    assert np.array_equal(distinct[positions], ids)
 
 
 def test_first_rows_depend_on_seed_id_and_column_alone():
@@ -97,11 +84,3 @@ def test_empty_input():
     assert [len(part) for part in kernels.unique(none)] == [0, 0]
     assert kernels.first_rows(none, 0, 3, 1.0).shape == (0, 3)
     assert [part.shape for part in combine(none, block, np.empty(0, np.float32))] == [(0,), (0, 3), (0,)]
-
-
-def test_read_only_input_runs_the_same_compiled_kernel():
-    ids, grads, weights = ints(1, 2, 1), np.ones((3, 2), np.float32), np.ones(3, np.float32)
-    free = combine(ids, grads, weights)
-    frozen = combine(read_only(ids), read_only(grads), read_only(weights))
-    assert all(np.array_equal(a, b) for a, b in zip(free, frozen, strict=True))
-    assert len(kernels.unique.signatures) == len(kernels.add_up.signatures) == 1

@@ -1,7 +1,6 @@
 """Tables that forget: who goes, who comes in, what is lost, what a row takes; against Python's own containers."""
 
 from collections import OrderedDict
-from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -42,28 +41,6 @@ def test_single_look_ups_go_by_ordered_dict(ids, limit):
         assert held(ours) == sorted(model)
 
 
-@QUIET
-@given(st.lists(st.lists(st.integers(-40, 40), min_size=1, max_size=25), max_size=60), st.integers(1, 50))
-def test_batches_go_by_ordered_dict(batches, limit):
-    """Rows of one call are equally recent, of which the least id goes first; a call never evicts what it looked up."""
-    ours, used = table(limit), OrderedDict()
-    for now, batch in enumerate(batches):
-        ours.pull(batch)
-        met = list(dict.fromkeys(batch))
-        for number in met:
-            if number in used:
-                used[number] = now
-        for number in met:
-            if number not in used:
-                if len(used) == limit:
-                    old = [key for key, when in used.items() if when < now]
-                    if not old:
-                        continue
-                    del used[min(old, key=lambda key: (used[key], key))]
-                used[number] = now
-        assert held(ours) == sorted(used)
-
-
 BATCHES = st.lists(
     st.tuples(st.sampled_from(["pull", "push"]), st.lists(st.integers(-40, 40), min_size=1, max_size=25)),
     max_size=60,
@@ -73,7 +50,8 @@ BATCHES = st.lists(
 @QUIET
 @given(BATCHES, st.integers(1, 50))
 def test_who_goes_by_a_list_that_is_sorted_anew_each_time(calls, limit):
-    """A push admits too, and spares the rows of its own batch, though it is no use of them."""
+    """Rows of one call are equally recent, of which the least id goes first; a call never evicts what it looked up. A push admits
+    too, and spares the rows of its own batch, though it is no use of them."""
     ours, rows, numbers = table(limit), {}, 0  # id -> its touch
     for stamp, (call, batch) in enumerate(calls):
         met = list(dict.fromkeys(batch))
@@ -154,19 +132,6 @@ def test_what_does_not_fit_in_a_call_is_lost_and_counted():
     assert ours.lost == 2
     ours.assign([7, 8, 9], np.ones((3, 1), np.float32))
     assert (len(ours), ours.lost) == (2, 3)
-
-
-def test_a_loaded_table_forgets_as_the_one_that_was_saved():
-    one, two = (Table(2, Adagrad(lr=0.1), seed=0, max_rows=50) for _ in range(2))
-    for stamp in range(60):
-        if stamp == 30:
-            two.restore(deepcopy(one.dump()))
-        for each in (one, two) if stamp >= 30 else (one,):
-            ids = np.random.default_rng(stamp).integers(0, 200, 20)
-            each.pull(ids)
-            each.push(ids, np.ones((20, 2), np.float32), stamp)
-    assert same(one.export(), two.export())
-    assert (one.lost, one.evicted) == (two.lost, two.evicted)
 
 
 def test_recency_outlives_the_end_of_its_numbers():

@@ -201,12 +201,6 @@ assert "torch" in sys.modules and "torch._dynamo" not in sys.modules
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
-@pytest.mark.parametrize("optimizer", ALL, ids=repr)
-def test_state_has_the_declared_shape(optimizer):
-    state = optimizer.first_state(3, DIM)
-    assert (state.shape, state.dtype) == ((3, optimizer.columns(DIM)), np.float32)
-
-
 def test_one_step_by_hand():
     def step(optimizer, grad):
         row = np.hstack([np.float32([[1.0]]), optimizer.first_state(1, 1)])

@@ -108,16 +108,6 @@ def test_needs_no_dense_inputs(kind):
     assert scores.shape == (1,)
 
 
-@pytest.mark.parametrize("kind", [DeepFM, DLRM, FFNN])
-def test_parameters_come_from_the_seed_alone(kind):
-    torch.manual_seed(1)
-    before = torch.random.get_rng_state()
-    first, again, other = (list(kind(**SHAPE, seed=seed).parameters()) for seed in (5, 5, 6))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not torch.equal(first[0], other[0])
-
-
 def test_loss_is_the_mean_cross_entropy(batch):
     model = DeepFM(**SHAPE, seed=0)
     assert model.loss(batch, torch.zeros(3)).item() == pytest.approx(np.log(2))

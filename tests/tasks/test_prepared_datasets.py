@@ -5,7 +5,6 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 
 import lib
 from data_prep.criteo_kaggle import CriteoKaggle
@@ -19,8 +18,7 @@ from lib.tasks.batch import Batch
 from lib.tasks.click_models import DLRM, TABLE, DeepFM
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.flat_model import FlatModel
-from lib.tasks.graph import TABLE as ENTITY
-from lib.tasks.graph import DistMult, read_graph
+from lib.tasks.graph import read_graph
 from lib.tasks.prepared_datasets import Partitions, PreparedClicks
 from lib.tasks.text import read_questions
 from lib.tasks.vision import read_images
@@ -75,22 +73,6 @@ def test_a_batch_holds_the_rows_that_were_asked_for(clicks):
         np.testing.assert_array_equal(one, other[chosen])
     batch = batch_of(clicks.read(3, chosen))
     np.testing.assert_array_equal(batch.ids[TABLE][batch.where[TABLE]], read.ids[chosen])
-
-
-def test_triples_feed_distmult(triples):
-    head, relation, tail = triples.take("train", "triples", np.arange(50)).T
-    negatives = np.arange(10)
-    batch = Batch.of(
-        index=0,
-        size=50,
-        raw={ENTITY: np.concatenate((head, tail, negatives))},
-        features={"relation": np.ascontiguousarray(relation)},
-    )
-    model = DistMult(relations=triples.manifest["relations"], dim=4, seed=0)
-    rows = {ENTITY: torch.randn(len(batch.ids[ENTITY]), 4)}
-    batch = batch.to(torch.device("cpu"))
-    assert torch.isfinite(model.loss(batch, model(batch, rows)))
-    assert max(head.max(), tail.max()) < triples.manifest["entities"]
 
 
 def test_rows_beyond_the_end_and_other_folders_are_errors(clicks, triples, tmp_path):

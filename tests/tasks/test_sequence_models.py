@@ -131,13 +131,5 @@ def test_youtube_gradients(tube_batch):
     assert torch.autograd.gradcheck(loss, (rows[TABLE], rows[ITEM], *model.parameters()))
 
 
-@pytest.mark.parametrize("kind, shape", [(DIEN, SHAPE | {"parts": 2}), (YouTubeDNN, USERS)])
-def test_parameters_come_from_the_seed_alone(kind, shape):
-    before = torch.random.get_rng_state()
-    first, again, other = (list(kind(**shape, seed=seed).parameters()) for seed in (5, 5, 6))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True)) and not torch.equal(first[0], other[0])
-
-
 def test_flops_count_the_recurrence():
     assert DIEN.flops(**SHAPE, parts=2) == 2 * (4 + 8 + 1) + 3 * (24 * 16 + 24)

@@ -1,4 +1,3 @@
-import dataclasses
 import pickle
 
 import numpy as np
@@ -9,7 +8,6 @@ from lib import workloads
 from lib.cluster.spec import Work
 from lib.errors import BadOption, UnknownName, UnknownOption
 from lib.store.dense import DenseStore
-from lib.store.optim import SGD, Adagrad, Adam
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import evaluate
 
@@ -223,13 +221,6 @@ def test_distmult_ranks_far_above_chance(one_thread):
     chance = np.log(2000) / 2000
     assert result["mrr"] > 20 * chance and result["mrr"] >= result["mrr_raw"] and result["hits_10"] > 0.2
     assert result["hits_1"] <= result["hits_3"] <= result["hits_10"] and 0.2 < result["mrr_truth"] < 0.5
-
-
-def test_optimisers_are_options():
-    options = {"dense_optimizer": SGD(lr=0.1), "row_optimizer": Adagrad(lr=0.1)}
-    assert small("ctr-synthetic", **options).row_optimizer == Adagrad(lr=0.1)
-    assert isinstance(small("ctr-synthetic").row_optimizer, Adam)
-    assert dataclasses.replace(small("ctr-synthetic"), samples=5).batches() == 1
 
 
 @pytest.mark.parametrize("name", ["ctr-synthetic", "criteo-syn", "alimama-dien", "private-youtubednn"])

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import lib
 from lib import Node, VirtualCluster, paths, workloads
 from lib.errors import BadOption, Damaged
 from lib.protocols import ALL, Pair, get
+from lib.protocols.delay import DCASGD
+from lib.protocols.easgd import Downpour
+from lib.protocols.hop import SSP
 from lib.protocols.local_sgd import SlowMo
 from lib.store import checkpoint
+from lib.store.optim import Adam
+from tests.drivers.composing import SHADOWS
 from tests.training.stopping import assert_same, killed
 
 PASS = {"samples": 16 * 41 - 5, "batch_size": 16, "lr_milestones": (0.3, 0.7)}
@@ -23,6 +30,11 @@ PROTOCOLS = {
     "async + all-reduce": Pair(sparse=get("async"), dense=get("all-reduce")),
     "gba + s-easgd": Pair(sparse=get("gba", size=2), dense=get("s-easgd")),
     "slow momentum": SlowMo(every=2),  # which remembers an outer copy
+    "a correction with a memory": DCASGD(decay=0.9),
+    "a centre with an optimiser": Downpour(every=2, optimizer=Adam(lr=0.05)),
+    "a cache that a pause ends": SSP(bound=3),
+    "threads and two centres": replace(get("s-easgd"), worker_threads=2, sync_servers=2),
+    **{f"shadows of groups, {shadow.when.until}": shadow for shadow in SHADOWS},
 }
 
 

@@ -50,15 +50,6 @@ def test_the_expected_maximum_is_the_mean_over_all_combinations(draws):
     assert expected_max(draws) == pytest.approx(np.mean([max(each) for each in itertools.product(*draws)]))
 
 
-def test_the_expected_maximum_against_draws():
-    stream = np.random.default_rng(1)
-    times = stream.lognormal(sigma=0.6, size=(32, 20))
-    drawn = np.take_along_axis(times, stream.integers(20, size=(32, 50_000)), axis=1).max(axis=0)
-    error = drawn.std() / math.sqrt(drawn.size)
-    assert expected_max(times) == pytest.approx(drawn.mean(), abs=4 * error)
-    assert error < 0.01 * drawn.mean()
-
-
 def test_predictions_by_hand():
     """Two workers, of 1 s and of 1 or 3 s a batch of 100: the slower of them takes 2 s, their own means are 1 s and 2 s."""
     rule = Automatic()
