@@ -136,7 +136,7 @@ def test_a_workload_without_sparse_features_under_a_pair_of_server_rules():
     [
         ("ds-sync", "gba", r"'gba' \(server\) cannot carry sparse 'ds-sync' \(replica\).* rule of: server"),
         ("prague", "ds-sync", "dense 'ds-sync' cannot carry sparse 'prague'"),
-        ("oac", "s-easgd", "dense 's-easgd' cannot carry sparse 'oac'"),
+        ("oac", "s-easgd", "dense 's-easgd' .* cannot carry sparse 'oac'"),
     ],
 )
 def test_a_pair_that_cannot_be_says_what_may_stand_in_its_place(sparse, dense, words):
@@ -162,14 +162,6 @@ def test_a_world_of_one(name, kind):
     run = train(CLICKS, name, kind(workers=1), evaluations=4)
     assert run.summary["issued"] == 8 and run.summary["staleness_max"] <= max(0, get(name).max_staleness)
     assert run.history["auc"].notna().sum() == 4
-
-
-@here
-@spread
-def test_a_pass_of_one_batch_smaller_than_the_number_of_workers(name, kind):
-    tiny = replace(CLICKS, samples=3, batch_size=2)
-    summary = train(tiny, every_step(name), kind(workers=6)).summary
-    assert summary["issued"] == 2 and summary["samples"] == 3
 
 
 # Numbers that are none

@@ -49,16 +49,12 @@ def test_train_as_json_finds_the_saved_run_again(capsys):
     ("arguments", "sentence"),
     [
         (["train", "quadratc", "gba", "virtual"], "unknown workload 'quadratc'; did you mean 'quadratic'"),
-        (["train", "quadratic", "gbba", "virtual"], "unknown protocol 'gbba'; did you mean 'gba'"),
-        (["train", "quadratic", "gba", "vitual"], "unknown cluster 'vitual'; did you mean 'virtual'"),
         (["train", "quadratic", "gba", "vitual"], "or a file: machine.yaml, as `calibrate` writes it, or mine.py:Mine"),
         ([*TRAIN, "-o", "iotta=3"], "no option 'iotta'; did you mean 'iota'"),
         ([*TRAIN, "-o", "iota"], "'iota' is no NAME=VALUE"),
         ([*TRAIN, "-o", "seed=3"], "seed has a flag of its own: --seed"),
-        ([*TRAIN, "-o", "iota=-1"], "gba: iota must be 0 or more"),
         ([*TRAIN, "-o", "iota=abc"], "gba: iota must be a number, not 'abc'"),
         ([*TRAIN[:-2], "-o", "workers=many"], "virtual cluster: workers must be a whole number, not 'many'"),
-        ([*TRAIN[:-2], "-o", "workers=2.5"], "virtual cluster: workers must be a whole number, not 2.5"),
         (
             [*TRAIN, "-o", "worker=32"],
             "worker must be Node's fields, such as {flops: ..., launch: ...}, not 32; did you mean",
@@ -66,7 +62,6 @@ def test_train_as_json_finds_the_saved_run_again(capsys):
         ([*TRAIN, "-o", "worker.cors=2"], "worker has no option 'cors'; did you mean 'cores'"),
         ([*TRAIN, "-o", "worker.cores=two"], "node: cores must be a whole number, not 'two'"),
         ([*TRAIN, "-o", "slowdown=abc"], "virtual cluster: slowdown is 'abc'; expected a number, a slowdown's name"),
-        ([*TRAIN, "-o", "speeds=0.5"], "virtual cluster: speeds must be a list, not 0.5"),
         ([*TRAIN, "-o", "speeds=[1, 2, 3]"], "virtual cluster: 3 speeds for 2 workers"),
         ([*TRAIN, "-o", "save=maybe"], "train: save must be true or false, not 'maybe'"),
         (

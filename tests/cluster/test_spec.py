@@ -50,6 +50,9 @@ def test_numbers_as_people_write_them(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("workers: 0", "workers must be at least 1, not 0"),
+        ("servers: 0", "servers must be at least 1, not 0"),
+        *((f"worker: {{{option}: -1}}", f"worker.{option} must be") for option in ("flops", "memory", "cores")),
         ("workers: four", "cluster.yaml: workers must be a whole number, not 'four'"),
         ("workrs: 4", "cluster.yaml: workrs: VirtualCluster has no such field; did you mean 'workers'"),
         (

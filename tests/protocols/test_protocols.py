@@ -91,13 +91,6 @@ def test_same_seed_same_bits_other_seed_others(name):
     assert first.trace.equals(again.trace) and first.history.equals(again.history)
 
 
-@EVERY
-def test_every_batch_is_computed_once(name):
-    run_ = run(name, slowdown=0.6, batches=61)
-    computed = run_.trace[run_.trace["kind"] == "compute"]["batch"]
-    assert sorted(computed) == list(range(61))
-
-
 @pytest.mark.parametrize("name", [name for name in ALL if ALL[name].family == "server"])
 def test_server_rules_do_not_change_the_state_they_are_given(name):
     rule = protocols.get(name)

@@ -10,6 +10,16 @@ import pytest
 
 CELLS = ("# One", "from notebooks.gba import switching\nx = switching", "print(1)")
 PARAMETERS = 'profile: str = "smoke"  # how long\nrate: float = 0.5  # how fast'
+FIGURE = """import pandas as pd
+from reports import claims
+from reports import plots
+data = pd.DataFrame({"protocol": ["sync", "gba"], "time": [1, 2], "auc": [0.5, 0.7]})
+plots.show(plots.curves(data), data, name="gba/one/auc", caption="What is seen.", alt="A curve.")"""
+JUDGED = """import pandas as pd
+from reports import claims, plots
+rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in claims.judging(5)]
+results = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
+plots.verdicts(claims.record(results, "gba/one", profile=profile))"""
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 

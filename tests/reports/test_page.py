@@ -10,21 +10,15 @@ from lib import paths
 from reports import runner
 from reports.index import build, write_index
 from reports.page import PageError, check_offline, export, figure_first, render
+from tests.reports.conftest import FIGURE, JUDGED, House
 from tests.reports.test_claims import GOOD, results_of
 
-FIGURE = """import pandas as pd
-from reports import claims
-from reports import plots
-data = pd.DataFrame({"protocol": ["sync", "gba"] * 2, "time": [1, 1, 2, 2], "auc": [0.5, 0.6, 0.7, 0.7]})
-plots.show(plots.curves(data), data, name="gba/one/auc", caption="What is seen.", alt="A curve.")"""
 HEADINGS = "# Title & all\n\n## Same\n\ntext with `code`, [a link](https://example.org)\n\n## Same\n\n### Below"
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """One small notebook executed and exported for all the tests below."""
-    from tests.reports.conftest import House
-
     house = House(tmp_path_factory.mktemp("built"))
     house.notebook(
         "gba/one",
@@ -49,9 +43,6 @@ def test_nothing_is_loaded(built):
     for html in (built.page, built.index.read_text()):
         check_offline(html)
         assert "default-src 'none'" in unescape(html)
-        assert not re.search(r"<(script|link|iframe|object|embed)\b", html)
-        assert not re.search(r"""\s(src|srcset|poster|data)\s*=\s*["'](?!data:)""", html)
-        assert not re.search(r"@import|url\((?!data:)", html)
     assert 'href="https://example.org"' in built.page  # a link that a reader may follow loads nothing
 
 
@@ -162,8 +153,6 @@ def test_what_loads_or_runs_is_found(html, found):
     ],
 )
 def test_a_notebook_that_makes_no_offline_page_is_refused(house, output, message):
-    import json
-
     path = house.notebook("n", "x")
     nb = json.loads(path.read_text())
     nb["cells"][0]["outputs"] = [{"output_type": "display_data", "data": output, "metadata": {}}]
@@ -182,25 +171,20 @@ def test_what_works_is_built_before_a_failure_is_told(house):
     assert "its last run failed" in (house.reports / "index.html").read_text()
 
 
+CARD = "from reports import plots\nplots.provenance_card([], 'gba/one')"
 ORDER = [
     "# Question\n\nWhat is better?",
     "plots.settings(a=1)",
     "plots.claims('gba/one')",
     "# \n\n## Finding\n\nSomething.",
 ]
-JUDGED = """import pandas as pd
-from reports import claims, plots
-rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in claims.judging(5)]
-table = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
-display(plots.provenance_card([], "gba/one"))
-plots.verdicts(claims.record(table, "gba/one", profile))"""
 
 
 def test_a_page_answers_first_and_says_everything_once(house):
     """Question, in short, the finding, verdicts, settings, limits, provenance, whatever the order of the cells."""
     code = "from reports import plots\n"
     cells = [code + cell if "plots" in cell else cell for cell in ORDER]
-    house.notebook("gba/one", *cells, JUDGED, "# \n\n## Limits\n\nNone.", parameters='profile: str = "smoke"')
+    house.notebook("gba/one", *cells, CARD, JUDGED, "# \n\n## Limits\n\nNone.", parameters='profile: str = "smoke"')
     house.notebook("gba/two", "# Second", parameters='profile: str = "smoke"')
     house.claims(GOOD, "gba")
     build("laptop", "gba/two")

@@ -16,17 +16,10 @@ from reports import claims, publish, runner
 from reports.index import write_index
 from reports.page import check_offline
 from reports.publish import BLOCKS, GENERATED, NONE_YET, NotPublished, machine_path, verdicts
+from tests.reports.conftest import FIGURE, JUDGED, House
 from tests.reports.test_claims import GOOD, results_of
 
 ROOT = Path(__file__).parents[2]
-FIGURE = """import pandas as pd
-from reports import claims
-from reports import plots
-data = pd.DataFrame({"protocol": ["sync", "gba"], "time": [1, 2], "auc": [0.5, 0.7]})
-plots.show(plots.curves(data), data, name="gba/one/auc", caption="What is seen.", alt="A curve.")"""
-JUDGED = """rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in claims.judging(5)]
-results = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
-plots.verdicts(claims.record(results, "gba/one", profile=profile))"""
 README = "# Kit\n\nbefore\n" + "".join(
     f"\n<!-- {name}: {GENERATED} -->\n\nold\n\n<!-- end of the {name} -->\n\nafter\n" for name in BLOCKS
 )
@@ -40,8 +33,6 @@ def contents(folder):
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     """What running one notebook at the laptop profile leaves."""
-    from tests.reports.conftest import House
-
     house = House(tmp_path_factory.mktemp("executed"))
     house.notebook("gba/one", "# One", FIGURE, JUDGED, parameters=PARAMETERS)
     house.claims(GOOD, "gba")

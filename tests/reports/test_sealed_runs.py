@@ -12,8 +12,8 @@ from lib.errors import BadOption
 from lib.seeds import BLOCK, JUDGING, SEALED
 from reports import claims, runner
 from reports.claims import sealed_runs
-from tests.reports.conftest import CELLS, PARAMETERS
-from tests.reports.test_claims import GOOD
+from tests.reports.conftest import CELLS, JUDGED, PARAMETERS
+from tests.reports.test_claims import GOOD, results_of
 from tests.reports.test_dependencies import runs_at
 
 EXPLORED = GOOD.replace("confirmatory", "exploratory")
@@ -64,11 +64,7 @@ def test_a_sealed_run_is_of_a_whole_paper_as_it_is_published(repository, capsys)
 
 def test_the_command_line_draws_them_and_tells_the_notebooks(repository, monkeypatch):
     """The kernel inherits the block; its verdict is confirmatory whatever the claim says of how it came about."""
-    judged = """import pandas as pd
-from reports import claims
-rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in claims.judging(5)]
-claims.record(pd.DataFrame(rows, columns=["subject", "seed", "auc"]), "gba/one", profile)"""
-    repository.notebook("gba/one", "# One", judged, parameters=PARAMETERS)
+    repository.notebook("gba/one", "# One", JUDGED, parameters=PARAMETERS)
     repository.commit(EXPLORED)
     monkeypatch.setenv(seeds.DRAWN, str(SEALED.stop))  # restored after the test
     assert main(["run", "gba", "--profile", "laptop", "--sealed"]) == 0
@@ -90,8 +86,7 @@ def test_a_rule_that_came_after_is_not_confirmatory_for_being_sealed(repository,
     before = repository.commit("")
     after = repository.commit(EXPLORED)
     monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
-    rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in SEALED[:5]]
-    table = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
+    table = results_of(0.2, SEALED[:5])
     for commit, standing in ((before, "exploratory"), (after, "confirmatory")):
         monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run gba/one")
         (found,) = claims.record(table, "gba/one", "laptop", {"gba": runs_at(commit)})
@@ -103,8 +98,7 @@ def test_what_a_formula_gives_is_foreseen_and_not_confirmed(repository, monkeypa
     commit = repository.commit(GOOD.replace("confirmatory", "foreseen"))
     monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
     monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run gba/one")
-    rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in SEALED[:5]]
-    table = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
+    table = results_of(0.2, SEALED[:5])
     (found,) = claims.record(table, "gba/one", "laptop", {"gba": runs_at(commit)})
     assert (found.verdict, found.standing, found.sealed) == ("replicated", "foreseen", SEALED.start)
     assert "confirmatory" not in claims.counts(claims.verdicts())

@@ -7,6 +7,7 @@ import torch
 from lib.tasks.batch import Batch
 from lib.tasks.click_models import DLRM, FFNN, TABLE, DeepFM, Recurrent
 from lib.tasks.layers import generator
+from tests.tasks.gradients import check_gradients
 
 SHAPE = {"fields": 3, "dim": 2, "dense_features": 2, "hidden": (4,)}
 
@@ -16,11 +17,6 @@ def batch_of(ids, dense, labels=None):
     features = {"dense": np.asarray(dense, np.float32)}
     raw = {TABLE: np.asarray(ids)}
     return Batch.of(index=0, size=len(ids), raw=raw, features=features, labels=labels).to(torch.device("cpu"))
-
-
-def in_double(batch):
-    batch.features["dense"] = batch.features["dense"].double()
-    return batch
 
 
 @pytest.fixture
@@ -66,16 +62,8 @@ def test_equals_the_plain_reference(kind, batch):
 
 @pytest.mark.parametrize("kind", [DeepFM, DLRM, FFNN])
 def test_gradients(kind, batch):
-    model = kind(**SHAPE | {"hidden": ()}, seed=0).double()  # without hidden layers there is no kink at which to fail
-    rows = torch.randn(len(batch.ids[TABLE]), kind.width(2), dtype=torch.float64, requires_grad=True)
-    names = [name for name, _ in model.named_parameters()]
-    batch = in_double(batch)
-
-    def scores(rows, *parameters):
-        named = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(model, named, (batch, {TABLE: rows}))
-
-    assert torch.autograd.gradcheck(scores, (rows, *model.parameters()))
+    """Without hidden layers there is no kink at which to fail."""
+    check_gradients(kind(**SHAPE | {"hidden": ()}, seed=0), batch, kind.width(2))
 
 
 def test_deepfm_by_hand():

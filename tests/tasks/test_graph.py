@@ -6,6 +6,7 @@ import torch
 
 from lib.tasks.batch import Batch
 from lib.tasks.graph import TABLE, DistMult, GraphSage
+from tests.tasks.gradients import check_gradients
 
 
 @pytest.fixture
@@ -51,14 +52,7 @@ def test_a_score_by_hand():
 
 
 def test_gradients(batch):
-    model = model_of().double()
-    rows = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
-
-    def loss(rows, relation):
-        scores = torch.func.functional_call(model, {"relation": relation}, (batch, {TABLE: rows}))
-        return model.loss(batch, scores)
-
-    assert torch.autograd.gradcheck(loss, (rows, model.relation))
+    check_gradients(model_of(), batch, 3, loss=True)
 
 
 DEGREE = (2, 0, 1, 2, 1)
@@ -102,12 +96,4 @@ def test_a_vector_by_hand():
 
 
 def test_gradients_through_neighbours(sage_batch):
-    model = sage().double()
-    rows = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    names = [name for name, _ in model.named_parameters()]
-
-    def loss(rows, *parameters):
-        named = dict(zip(names, parameters, strict=True))
-        return model.loss(sage_batch, torch.func.functional_call(model, named, (sage_batch, {TABLE: rows})))
-
-    assert torch.autograd.gradcheck(loss, (rows, *model.parameters()))
+    check_gradients(sage(), sage_batch, 3, loss=True)

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from lib.tasks.batch import Batch
 from lib.tasks.click_models import DIEN, TABLE
 from lib.tasks.retrieval import ITEM, YouTubeDNN
+from tests.tasks.gradients import check_gradients
 
 SHAPE = {"fields": 2, "dim": 2, "dense_features": 1, "hidden": (), "length": 3}
 USERS = {"dim": 2, "hidden": ()}
@@ -85,20 +86,11 @@ def test_dien_loss_by_hand(dien_batch):
 
 
 def test_dien_gradients(dien_batch):
-    model = DIEN(**SHAPE, parts=2, seed=0).double()
-    dien_batch.features["dense"] = dien_batch.features["dense"].double()
-    rows = torch.randn(len(dien_batch.ids[TABLE]), 2, dtype=torch.float64, requires_grad=True)
-    names = [name for name, _ in model.named_parameters()]
-
-    def scores(rows, *parameters):
-        named = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(model, named, (dien_batch, {TABLE: rows}))
-
-    assert torch.autograd.gradcheck(scores, (rows, *model.parameters()))
+    check_gradients(DIEN(**SHAPE, parts=2, seed=0), dien_batch, 2)
 
 
-def rows_of(batch, dtype=torch.float32):
-    return {table: torch.randn(len(ids), 2, dtype=dtype, requires_grad=True) for table, ids in batch.ids.items()}
+def rows_of(batch):
+    return {table: torch.randn(len(ids), 2) for table, ids in batch.ids.items()}
 
 
 def test_youtube_equals_the_plain_reference(tube_batch):
@@ -120,15 +112,7 @@ def test_youtube_loss_by_hand(tube_batch):
 
 
 def test_youtube_gradients(tube_batch):
-    model, rows = YouTubeDNN(**USERS, seed=0).double(), rows_of(tube_batch, torch.float64)
-    names = [name for name, _ in model.named_parameters()]
-
-    def loss(watched, items, *parameters):
-        named = dict(zip(names, parameters, strict=True))
-        scores = torch.func.functional_call(model, named, (tube_batch, {TABLE: watched, ITEM: items}))
-        return model.loss(tube_batch, scores)
-
-    assert torch.autograd.gradcheck(loss, (rows[TABLE], rows[ITEM], *model.parameters()))
+    check_gradients(YouTubeDNN(**USERS, seed=0), tube_batch, 2, loss=True)
 
 
 def test_flops_count_the_recurrence():

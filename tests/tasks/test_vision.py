@@ -5,6 +5,7 @@ from torch.nn import functional as F
 
 from lib.tasks.batch import Batch
 from lib.tasks.vision import WideResNet, WideResNet50, forward_cost
+from tests.tasks.gradients import check_gradients
 
 
 def batch_of(images, labels=None):
@@ -52,16 +53,9 @@ def test_the_large_one_halves_five_times_and_scores_every_class():
 
 
 def test_gradients():
-    model = WideResNet(depth=8, width=1, classes=2, weight_decay=0.1, seed=0).double()
-    images, labels = torch.randn(2, 3, 4, 4, dtype=torch.float64), torch.tensor([0, 1])
-    named = {name: p for name, p in model.named_parameters() if name.startswith(("last", "norm", "blocks.2.norms"))}
-
-    def loss(*values):
-        batch = batch_of(images, labels)
-        scores = torch.func.functional_call(model, dict(zip(named, values, strict=True)), (batch, {}))
-        return F.cross_entropy(scores, labels)
-
-    assert torch.autograd.gradcheck(loss, tuple(named.values()))
+    model = WideResNet(depth=8, width=1, classes=2, seed=0)
+    batch = batch_of(torch.randn(2, 3, 4, 4), torch.tensor([0, 1]))
+    check_gradients(model, batch, loss=True, of=lambda name: name.startswith(("last", "norm", "blocks.2.norms")))
 
 
 def test_weight_decay_is_what_sgd_makes_of_it():
