@@ -179,22 +179,13 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     data.to_csv(place, index=False)
     (paths.reference() / "02_regime.html").touch()
     text = " ".join(publish.readme().split())
-    assert "it trained 2 times as many samples per second as sync and kept 100 ± 2 % of what sync learns" in text
-    assert "and comes to the serial result." in text
-    assert (
-        "Measured were 2 of 33 protocols" in text
-        and "[what async loses shrinks with them](reports/reference/02_regime.html)" in text
-    )
-    assert "(async loses less at one of its own, far above the paper's, GBA and BSP lose as well)" in text, (
-        "no link without its page"
-    )
+    assert "2 of 33 protocols" in text and "the serial result" in text
+    assert {*re.findall(r"\]\(reports/reference/(\d\w+)\.html\)", text)} == {"02_regime"}, "no link without its page"
     publish._write_front(paths.reference(), [])
     html = write_index().read_text()
-    assert "how many updates there are (what async loses shrinks with them)" in html, "that page was not run here"
-    assert (
-        "On a shared cluster use gba: it trained 2 times as many samples per second as sync and kept 100 ± 2 % of"
-        in html
-    )
+    for shown in (text, html):
+        assert "2 times as many samples per second as sync and kept 100 ± 2 %" in shown
+    assert "02_regime.html" not in html, "that page was not run here"
     assert "data:image/svg+xml;base64," in html
     first, second = (compare_figure.svg(compare_figure.figure(data)) for _ in range(2))
     assert first == second and "<dc:date>" not in first

@@ -39,170 +39,151 @@ def kind_found(seeds=40):
     return ""
 
 
-class Faults:
-    """Each plants one, and says what the history calls it."""
-
-    @staticmethod
-    def writes_ignore_timestamps(plant):
-        written = Table.write
-        plant.setattr(
-            Table, "write", lambda self, rows, newer=True, order=None: written(self, rows, newer=False, order=order)
-        )
-        return "lost update"
-
-    @staticmethod
-    def timestamps_are_compared_without_a_lock(plant):
-        written = Table.write
-        plant.setattr(
-            Table, "write", lambda self, rows, newer=True, order=None: written(self, rows, newer=False, order=order)
-        )
-        write = HostStore.write
-
-        async def unlocked(self, batch, stamp, samples, rows):
-            newer = {name: block.stamps > self._tables[name].stamps(block.ids) for name, block in rows.items()}
-            await self._site.sleep(0.05)
-            parts = {
-                name: Rows(*(part[newer[name]] for part in (block.ids, block.values, block.state, block.stamps)))
-                for name, block in rows.items()
-            }
-            return await write(self, batch, stamp, samples, parts)
-
-        plant.setattr(HostStore, "write", unlocked)
-        return "lost update"
-
-    @staticmethod
-    def the_counter_is_read_once_more_for_the_cache(plant):
-        room = Cache.room
-        plant.setattr(Cache, "room", lambda self, ids, stamp: room(self, ids, stamp + 1))
-        return "stamp without data"
-
-    @staticmethod
-    def two_batches_read_the_counter_at_once(plant):
-        stamp = Pipeline._stamp_batch
-
-        def again(self, work):
-            stamp(self, work)
-            self._stamp -= work.batch.index % 2
-
-        plant.setattr(Pipeline, "_stamp_batch", again)
-        return "lost update"
-
-    @staticmethod
-    def nothing_is_validated(plant):
-        plant.setattr(OAC, "stale", lambda self, read, cached: np.zeros(len(read), bool))
-        return "stale read"
-
-    @staticmethod
-    def only_much_later_updates_are_validated(plant):
-        plant.setattr(OAC, "stale", lambda self, read, cached: cached > read + 1)
-        return "stale read"
-
-    @staticmethod
-    def mft_is_one_too_high(plant):
-        on_read = OAC.on_read
-
-        def high(self, state, batch):
-            _, admission = on_read(self, replace(state, finished=state.finished + 1), batch)
-            return on_read(self, state, batch)[0], admission
-
-        plant.setattr(OAC, "on_read", high)
-        return "early eviction"
-
-    @staticmethod
-    def ste_is_one_too_high(plant):
-        on_read = OAC.on_read
-
-        def high(self, state, batch):
-            state, admission = on_read(self, state, batch)
-            return state, replace(admission, safe=admission.safe + 1)
-
-        plant.setattr(OAC, "on_read", high)
-        return "early eviction"
-
-    @staticmethod
-    def ste_is_the_batchs_own_mft(plant):
-        on_read = OAC.on_read
-
-        def own(self, state, batch):
-            after, admission = on_read(self, state, batch)
-            return after, replace(admission, safe=state.finished)
-
-        plant.setattr(OAC, "on_read", own)
-        return "early eviction"
-
-    @staticmethod
-    def an_older_cache_entry_overwrites_a_newer(plant):
-        room = Cache.room
-
-        def back(self, ids, stamp):
-            there = self.find(ids)[1] >= 0
-            entries = self._index.read(ids[there])
-            rows = room(self, ids, stamp)
-            self._index.write(entries, newer=False)
-            return rows
-
-        plant.setattr(Cache, "room", back)
-        return "stale read"
-
-    @staticmethod
-    def the_cache_gives_the_rows_of_others(plant):
-        take = Cache.take
-        plant.setattr(Cache, "take", lambda self, found: take(self, found).flip(0))
-        return "garbage read"
-
-    @staticmethod
-    def the_cache_gives_first_rows_under_its_timestamps(plant):
-        """Timestamps move without their data: who believes them sees nothing."""
-        validated = Pipeline._validate
-
-        def stamps_alone(self, work):
-            before = {name: block.block.copy() for name, block in work.rows.items()}
-            seen, _ = validated(self, work)
-            work.blocks = {name: torch.from_numpy(block) for name, block in before.items()}
-            return seen, {name: block[:, : self._dims[name]].contiguous() for name, block in work.blocks.items()}
-
-        plant.setattr(Pipeline, "_validate", stamps_alone)
-        return "stamp without data"
-
-    @staticmethod
-    def the_store_replaces_rows_and_not_their_timestamps(plant):
-        written = Table.write
-
-        def stale(self, rows, newer=True, order=None):
-            stamps = self.stamps(rows.ids)
-            written(self, rows, newer=newer, order=order)
-            written(self, replace(self.read(rows.ids), stamps=stamps), newer=False)
-
-        plant.setattr(Table, "write", stale)
-        return "data without stamp"
-
-    @staticmethod
-    def the_store_gives_what_is_to_come(plant):
-        """Numbers of the order are drawn long after the row was read or written."""
-        read = Table.read
-
-        def early(self, ids, order=None):
-            rows = read(self, ids, order=order)
-            if order is not None:
-                order -= 10**3
-            return rows
-
-        plant.setattr(Table, "read", early)
-        return "dirty read"
-
-    @staticmethod
-    def the_cache_forgets_all(plant):
-        evict = Cache.evict
-        plant.setattr(Cache, "evict", lambda self, safe: evict(self, 10**6))
-        return "stale read"
+FAULTS = {}
+"""Name -> what the history calls it, and what is planted: owners, names of methods, and what makes each from the sound one."""
 
 
-FAULTS = [name for name in vars(Faults) if not name.startswith("_")]
+def fault(kind, owner, method, *others):
+    def plant(make):
+        FAULTS[make.__name__] = kind, [(owner, method, make), *others]
+        return make
+
+    return plant
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found_in_the_history_and_named(fault, monkeypatch, reports):
-    kind = getattr(Faults, fault)(monkeypatch)
+@fault("lost update", Table, "write")
+def writes_ignore_timestamps(write):
+    return lambda self, rows, newer=True, order=None: write(self, rows, newer=False, order=order)
+
+
+@fault("lost update", HostStore, "write", (Table, "write", writes_ignore_timestamps))
+def timestamps_are_compared_without_a_lock(write):
+    async def unlocked(self, batch, stamp, samples, rows):
+        newer = {name: block.stamps > self._tables[name].stamps(block.ids) for name, block in rows.items()}
+        await self._site.sleep(0.05)
+        parts = {
+            name: Rows(*(part[newer[name]] for part in (block.ids, block.values, block.state, block.stamps)))
+            for name, block in rows.items()
+        }
+        return await write(self, batch, stamp, samples, parts)
+
+    return unlocked
+
+
+@fault("stamp without data", Cache, "room")
+def the_counter_is_read_once_more_for_the_cache(room):
+    return lambda self, ids, stamp: room(self, ids, stamp + 1)
+
+
+@fault("lost update", Pipeline, "_stamp_batch")
+def two_batches_read_the_counter_at_once(stamp):
+    def again(self, work):
+        stamp(self, work)
+        self._stamp -= work.batch.index % 2
+
+    return again
+
+
+@fault("stale read", OAC, "stale")
+def nothing_is_validated(stale):
+    return lambda self, read, cached: np.zeros(len(read), bool)
+
+
+@fault("stale read", OAC, "stale")
+def only_much_later_updates_are_validated(stale):
+    return lambda self, read, cached: cached > read + 1
+
+
+@fault("early eviction", OAC, "on_read")
+def mft_is_one_too_high(on_read):
+    def high(self, state, batch):
+        _, admission = on_read(self, replace(state, finished=state.finished + 1), batch)
+        return on_read(self, state, batch)[0], admission
+
+    return high
+
+
+@fault("early eviction", OAC, "on_read")
+def ste_is_one_too_high(on_read):
+    def high(self, state, batch):
+        state, admission = on_read(self, state, batch)
+        return state, replace(admission, safe=admission.safe + 1)
+
+    return high
+
+
+@fault("early eviction", OAC, "on_read")
+def ste_is_the_batchs_own_mft(on_read):
+    def own(self, state, batch):
+        after, admission = on_read(self, state, batch)
+        return after, replace(admission, safe=state.finished)
+
+    return own
+
+
+@fault("stale read", Cache, "room")
+def an_older_cache_entry_overwrites_a_newer(room):
+    def back(self, ids, stamp):
+        there = self.find(ids)[1] >= 0
+        entries = self._index.read(ids[there])
+        rows = room(self, ids, stamp)
+        self._index.write(entries, newer=False)
+        return rows
+
+    return back
+
+
+@fault("garbage read", Cache, "take")
+def the_cache_gives_the_rows_of_others(take):
+    return lambda self, found: take(self, found).flip(0)
+
+
+@fault("stamp without data", Pipeline, "_validate")
+def the_cache_gives_first_rows_under_its_timestamps(validated):
+    """Timestamps move without their data: who believes them sees nothing."""
+
+    def stamps_alone(self, work):
+        before = {name: block.block.copy() for name, block in work.rows.items()}
+        seen, _ = validated(self, work)
+        work.blocks = {name: torch.from_numpy(block) for name, block in before.items()}
+        return seen, {name: block[:, : self._dims[name]].contiguous() for name, block in work.blocks.items()}
+
+    return stamps_alone
+
+
+@fault("data without stamp", Table, "write")
+def the_store_replaces_rows_and_not_their_timestamps(write):
+    def stale(self, rows, newer=True, order=None):
+        stamps = self.stamps(rows.ids)
+        write(self, rows, newer=newer, order=order)
+        write(self, replace(self.read(rows.ids), stamps=stamps), newer=False)
+
+    return stale
+
+
+@fault("dirty read", Table, "read")
+def the_store_gives_what_is_to_come(read):
+    """Numbers of the order are drawn long after the row was read or written."""
+
+    def early(self, ids, order=None):
+        rows = read(self, ids, order=order)
+        if order is not None:
+            order -= 10**3
+        return rows
+
+    return early
+
+
+@fault("stale read", Cache, "evict")
+def the_cache_forgets_all(evict):
+    return lambda self, safe: evict(self, 10**6)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_in_the_history_and_named(name, monkeypatch, reports):
+    kind, planted = FAULTS[name]
+    for owner, method, make in planted:
+        monkeypatch.setattr(owner, method, make(getattr(owner, method)))
     assert kind in kind_found()
 
 
