@@ -88,11 +88,6 @@ def test_errors_are_one_sentence_that_helps(arguments, sentence, capsys):
     assert "Traceback" not in printed.err
 
 
-def test_numbers_may_be_written_as_people_write_them(capsys):
-    assert main([*TRAIN, "-o", "iota=1e1", "--json"]) == 0
-    assert main([*TRAIN, "-o", "iota=10", "--json"]) == 0
-
-
 def summary(capsys, *arguments):
     assert main([*arguments, "--json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)

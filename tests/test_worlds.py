@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 import lib
 from lib import LocalCluster, RayCluster, VirtualCluster, protocols, workloads
 from lib.protocols import ALL, Pair, get
-from tests.toys import finals, records
+from tests.toys import clicks, finals, records
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=500, batch_size=48, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=300
-)
+CLICKS = clicks(500, 48)
 GRAPH = workloads.get(
     "kg-synthetic", samples=600, batch_size=50, entities=60, triples=400, relations=3, evaluation_triples=20
 )

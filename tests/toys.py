@@ -18,7 +18,18 @@ from lib.tasks.workload import Workload
 from lib.training.stages import DRIVERS
 from notebooks.toys import Climb, Letters
 
-__all__ = ["FIELD", "Climb", "Letters", "days_of_clicks", "finals", "records", "rounds", "serial_dense", "weights"]
+__all__ = [
+    "FIELD",
+    "Climb",
+    "Letters",
+    "clicks",
+    "days_of_clicks",
+    "finals",
+    "records",
+    "rounds",
+    "serial_dense",
+    "weights",
+]
 
 FIELD = tuple(
     protocols.ALL[name]
@@ -34,6 +45,12 @@ def days_of_clicks(batches: int, batch_size: int = 16, **options: Any) -> Worklo
     """A stream of four days, so small that a batch takes a millisecond."""
     small = {"fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,), "days": 4, "evaluation_samples": 200, **options}
     return workloads.get("ctr-synthetic", samples=batches * batch_size, batch_size=batch_size, **small)
+
+
+def clicks(samples: int, batch_size: int, **options: Any) -> Workload:
+    """Three fields of few ids, before a small network."""
+    small = {"vocabulary": 40, "fields": 3, "hidden": (8,), "evaluation_samples": 300, **options}
+    return workloads.get("ctr-synthetic", samples=samples, batch_size=batch_size, **small)
 
 
 def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, **options: Any) -> list[PartLog]:

@@ -21,10 +21,9 @@ from lib.protocols import ALL
 from lib.protocols.baselines import Async
 from lib.protocols.replica_rule import ReplicaRule
 from tests.drivers.composing import rule
+from tests.toys import clicks
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=4_000, batch_size=50, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=300
-)
+CLICKS = clicks(4_000, 50)
 STEP = CLICKS.work().flops / 1e6
 """Seconds of a batch on a core of a million operations a second."""
 EVEN = {"worker": Node(flops=1e6), "slowdown": Lognormal(sigma=0.0)}

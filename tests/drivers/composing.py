@@ -13,11 +13,9 @@ from lib.protocols.baselines import Async
 from lib.protocols.mixing import Background
 from lib.protocols.replica_rule import ReplicaRule
 from lib.store.optim import SGD
-from tests.toys import finals, records
+from tests.toys import clicks, finals, records
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=800, batch_size=20, vocabulary=30, fields=3, dim=2, hidden=(4,), evaluation_samples=100
-)
+CLICKS = clicks(800, 20, vocabulary=30, dim=2, hidden=(4,), evaluation_samples=100)
 BOWL = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 40, dense_optimizer=SGD(lr=0.1))
 STEP = CLICKS.work().flops / 1e6
 UNEVEN = {"workers": 4, "slowdown": 0.8, "worker": Node(flops=1e6)}

@@ -17,12 +17,10 @@ from lib.drivers.embedding_worker import first_sample, rank_of
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair
 from lib.store import checkpoint
-from tests.toys import records
+from tests.toys import clicks, records
 from tests.training.stopping import assert_same, killed
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=16 * 41 - 5, batch_size=16, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100
-)
+CLICKS = clicks(16 * 41 - 5, 16, evaluation_samples=100)
 BAGS = workloads.get(
     "ctr-synthetic",
     samples=24 * 20,

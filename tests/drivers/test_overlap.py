@@ -17,10 +17,9 @@ from lib.errors import BadOption
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from lib.tasks.flat_model import FlatModel
+from tests.toys import clicks
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=2_000, batch_size=50, vocabulary=40, fields=3, hidden=(32, 16), evaluation_samples=300
-)
+CLICKS = clicks(2_000, 50, hidden=(32, 16))
 
 
 @settings(max_examples=20, deadline=None)

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 import pytest
 
 import lib
-from lib import Failure, Node, VirtualCluster, protocols, workloads
+from lib import Failure, Node, VirtualCluster, protocols
 from lib.drivers.record import OUTCOMES
 from lib.drivers.server_client import with_pulls
 from lib.protocols import Pair
 from lib.tasks.batch import Batch
-from tests.toys import records
+from tests.toys import clicks, records
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=16 * 60, batch_size=16, vocabulary=50, fields=3, dim=2, hidden=(4,), evaluation_samples=100
-)
+CLICKS = clicks(16 * 60, 16, vocabulary=50, dim=2, hidden=(4,), evaluation_samples=100)
 
 
 @dataclass

@@ -8,10 +8,9 @@ import lib
 from lib import Failure, LocalCluster, Node, VirtualCluster, workloads
 from lib.cluster.base import nbytes
 from lib.errors import BadOption
+from tests.toys import clicks
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=16 * 41 - 5, batch_size=16, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100
-)
+CLICKS = clicks(16 * 41 - 5, 16, evaluation_samples=100)
 BATCHES = sum(nbytes(CLICKS.batch(0, index)) for index in range(CLICKS.batches()))
 BOWL = workloads.get("quadratic", samples=40, batch_size=1)
 

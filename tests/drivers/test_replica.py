@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 import lib
-from lib import Failure, VirtualCluster, protocols, workloads
+from lib import Failure, VirtualCluster, protocols
 from lib.drivers.replica_loop import ReplicaWorker
 from tests.soak.cases import WORKLOADS
 from tests.soak.checks import check
-from tests.toys import Letters, finals, records
+from tests.toys import Letters, clicks, finals, records
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=2_000, batch_size=50, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=300
-)
+CLICKS = clicks(2_000, 50)
 
 
 @pytest.mark.parametrize("name", ["ds-sync", "s-easgd"])

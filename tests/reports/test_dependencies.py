@@ -111,13 +111,3 @@ def test_each_part_that_changed_is_named(repository):
     (found,) = claims.verdicts()
     assert found.changed == ("the metrics' code (notebooks.gba.tasks)",)
     assert found.remarks[0].startswith(f"changed since its run of commit {kept['commits'][0][:10]}: the metrics' code")
-
-
-@pytest.mark.parametrize(("before", "after", "words"), [("0.2", "0.3", ["the rule"]), ("because", "so", [])])
-def test_a_reason_is_no_part_of_what_a_verdict_rests_on(repository, before, after, words):
-    repository.commit(GOOD)
-    (claim,) = claims.load().values()
-    first = dependencies.parts_of(claim)
-    repository.claims(GOOD.replace(before, after), "gba")
-    (claim,) = claims.load().values()
-    assert dependencies.changes(first, dependencies.parts_of(claim)) == words

@@ -10,14 +10,13 @@ import pandas as pd
 import pytest
 
 import lib
-from lib import VirtualCluster, workloads
+from lib import VirtualCluster
 from lib.protocols import Pair, get
 from lib.results.run import Run
 from lib.store import checkpoint
+from tests.toys import clicks
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=16 * 21, batch_size=16, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100
-)
+CLICKS = clicks(16 * 21, 16, evaluation_samples=100)
 
 
 @pytest.fixture
