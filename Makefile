@@ -13,7 +13,9 @@ timed = start=$$(date +%s); code=0; $(2) || code=$$?; took=$$(($$(date +%s) - st
 	echo "took $$((took / 60)) min $$((took % 60)) s$(if $(1),; on two cores at most $(1) min)"; exit $$code
 
 .DELETE_ON_ERROR:
-.PHONY: reproduce test nightly test-gpu lint clean
+.PHONY: setup reproduce test nightly test-gpu lint clean
+
+setup: $(VENV)/.installed
 
 # Smoke always runs anew. The others take long: what is complete is left as it is. Laptop's results are those we publish.
 reproduce: $(VENV)/.installed

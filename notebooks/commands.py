@@ -81,7 +81,9 @@ def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, 
 
 def _told(found: "Comparison", figure: str | None) -> None:
     print(found.table().to_string(index=False))
-    print("rates: times the workload's own, under which all are at one rate; age: of a gradient, in updates")
+    print(
+        "best rate: as a multiple of the workload's own, at which all train for 'at one rate'; age: of a gradient, in updates"
+    )
     print(found.verdict())
     if figure:
         found.figure().savefig(figure)

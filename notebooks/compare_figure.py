@@ -39,7 +39,7 @@ SIDES = [(right, up) for up in (7, -8, 19, -20, 31, -32, 43, -44, 55, -56) for r
 def protocols() -> dict[str, Any]:
     """`notebooks/protocols.yaml`: the families of protocols, and what README and index say of the measurement."""
     path = paths.notebooks() / "protocols.yaml"
-    return load(path) if path.exists() else {"families": [], "measured": "", "hangs_on": ""}
+    return load(path) if path.exists() else {"families": [], "measured": "", "depends_on": ""}
 
 
 def families() -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def figure(data: pd.DataFrame) -> Figure:
             ax.plot([row.speed_low, row.speed_high], [row.quality] * 2, **look, linewidth=1, alpha=0.35)
             ax.plot([row.speed] * 2, [row.quality_low, row.quality_high], **look, linewidth=1, alpha=0.35)
             ax.plot(row.speed, row.quality, "o", **look, markersize=7)
-        ax.set(xlabel="speed: samples per second, times Sync's", ylabel="quality: % of what Sync learns")
+        ax.set(xlabel="speed: samples per second, as a multiple of Sync's", ylabel="quality: % of what Sync learns")
         ax.grid(True, axis="both")
         ax.margins(x=0.1, y=0.06)
         ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}×")
@@ -188,59 +188,57 @@ def svg(fig: Figure) -> str:
 
 
 def answer(data: pd.DataFrame) -> list[str]:
-    """What the figure says, in three sentences; protocols with identical runs are named together."""
-    twins, untrained = identical(data), data.loc[data["protocol"] == "frozen", "auc"].mean()
+    """What the figure shows, in three sentences at most; protocols with identical runs are named together."""
+    twins = identical(data)
     table = summary(data).set_index("protocol")
     table = table[table.index.isin([*twins])]
     others = table.drop(index="sync")
     sound = others[(others["quality"] >= SHARE) & (others["less_high"] >= 0)]
-    more = others.index[others["less_low"] > 0]
-    fastest, least = others.index[0], others["quality"].idxmin()
+    higher = others.index[others["less_low"] > 0]
+    fastest = others.index[0]
     if best := next(iter(sound.index), ""):
-        same = f" ({', '.join(twins[best])}: the same runs here)" if twins[best] else ""
-        first = f"On a shared cluster use {best}{same}: {_found(table, best, ' of what sync learns')}."
+        same = f" ({', '.join(twins[best])} is identical in this test)" if twins[best] else ""
+        first = f"On a simulated shared cluster, use {best}{same}: {_found(table, best)}."
     else:
-        first = f"On a shared cluster use sync: all others lose measurably, or more than {100 - SHARE:g} % of what it learns."
-    shown = "There no protocol is shown to learn more than sync."
-    if len(more):
-        shown = f"Shown to learn more there than sync: {', '.join(more)}."
-    second = f"{shown} Sync waits for its slowest worker, which costs it little where workers are equal."
-    third = ""
-    if fastest != best:
-        if best and _texts(table, fastest)[0] == _texts(table, best)[0]:
-            third = f"Speed alone misleads: {fastest} was as fast, and {_quality(table, fastest)}. "
-        else:
-            third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}. "
-    elif least != best:
-        third = f"Who mixes less learns less, as {least}: {_found(table, least)}. "
-    method = (
-        f"100 % is what sync learns, 0 % an untrained model, whose AUC is {untrained:.2f}; differences are paired by seed. Each "
-        "protocol at the best of a few learning rates, which one seed of its own chose where workers are equal; 95 % intervals "
-        f"over {table['seeds'].min()} seeds, virtual workers, synthetic clicks."
-    )
-    return [first, second, f"{third}({method})"]
+        lost = f"AUC, or more than {100 - SHARE:g} % of what sync learns"
+        first = f"On a simulated shared cluster, use sync: every other protocol loses {lost}."
+    second = "No protocol reaches a measurably higher AUC than sync."
+    if len(higher):
+        second = f"A measurably higher AUC than sync's: {', '.join(higher)}."
+    third = f"Speed alone misleads: with {fastest}, {_found(table, fastest)}." if fastest != best else ""
+    return [each for each in (first, second, third) if each]
 
 
-def _found(table: pd.DataFrame, name: str, of: str = "") -> str:
-    return (
-        f"it trained {_texts(table, name)[0]} times as many samples per second as sync and {_quality(table, name, of)}"
-    )
-
-
-def _quality(table: pd.DataFrame, name: str, of: str = "") -> str:
-    _, quality, less = _texts(table, name)
-    return f"kept {quality} %{of} (AUC less sync's: {less})"
-
-
-def _texts(table: pd.DataFrame, name: str) -> tuple[str, ...]:
-    """The numbers of `PAIRED` of a protocol, with half of their intervals, by a `summary` with protocols as its index."""
+def _found(table: pd.DataFrame, name: str) -> str:
+    """Speed and quality of a protocol compared with Sync's."""
     row = table.loc[name]
-    return tuple(plus_minus(row[column], row[column] - row[f"{column}_low"]) for column in PAIRED)
+    half = row["less"] - row["less_low"]
+    auc = f"AUC is {plus_minus(abs(row['less']), half)} {'lower' if row['less'] < 0 else 'higher'}"
+    if row["less_low"] <= 0 <= row["less_high"]:
+        auc = f"AUC is the same within noise ({plus_minus(row['less'], half)})"
+    return (
+        f"training is {row['speed']:.2f} ± {row['speed'] - row['speed_low']:.2f} times as fast as with sync, and {auc}"
+    )
 
 
 def front(data: pd.DataFrame) -> dict[str, list[str]]:
-    """What README and index say of the data: the answer, and how it was measured, with links as [text](page)."""
+    """The answer for README and front page, and how it was measured, with links as [text](page)."""
     number = data["protocol"].nunique() - 1  # without the frozen model
-    words = protocols()
-    about = [words[name].format(measured=number, all=len(members())) for name in ("measured", "hangs_on")]
-    return {"answer": answer(data), "about": about}
+    words, untrained = protocols(), data.loc[data["protocol"] == "frozen", "auc"].mean()
+    about = [words[name].format(measured=number, all=len(members())) for name in ("measured", "depends_on")]
+    method = (
+        "Each protocol used the best of a few learning rates, tuned on a separate seed with equally fast workers. Differences "
+        f"are paired by seed; intervals are 95 % over {data['seed'].nunique()} seeds. Untrained, the AUC is {untrained:.2f}."
+    )
+    return {"answer": answer(data), "about": [about[0], method, about[1]]}
+
+
+def measured(data: pd.DataFrame, names: Iterable[str]) -> tuple[str, str]:
+    """The speeds of these protocols, and their AUC minus Sync's, each from the lowest to the highest mean."""
+    table = summary(data).set_index("protocol")
+    table = table[table.index.isin([*names])]
+    if table.empty:
+        return "–", "–"
+    speeds = dict.fromkeys(f"{x:.2f}" for x in (table["speed"].min(), table["speed"].max()))
+    losses = dict.fromkeys(f"{x:.4f}".replace("-", "−") for x in (table["less"].min() + 0.0, table["less"].max() + 0.0))
+    return f"{' to '.join(speeds)}×", " to ".join(losses)

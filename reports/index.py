@@ -13,6 +13,7 @@ from typing import Any
 from lib import paths
 from lib.errors import LockstepError
 from reports import claims, runner
+from reports.headlines import headline
 from reports.markup import templates, words
 from reports.notebook_output import HOW_TO_READ, verdict_table
 from reports.page import POLICY, check_offline, export, style
@@ -159,6 +160,7 @@ def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]
     failed = sorted(failures(verdicts), key=lambda verdict: verdict.claim.kind != "paper")
     return {
         "paper": paper,
+        "headline": headline(paper.folder, verdicts),
         "highlights": [(v, sentence(v)) for v in highlights(paper, verdicts)],
         "tallies": tallies(verdicts, "the paper's"),
         "how_to_read": HOW_TO_READ,

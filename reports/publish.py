@@ -17,8 +17,6 @@ import re
 import shutil
 import sys
 import tempfile
-import textwrap
-from collections import Counter
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -29,22 +27,18 @@ from lib.errors import LockstepError
 from notebooks import compare_figure
 from reports import claims, runner
 from reports.claims import Claim, Verdict
-from reports.index import FRONT, front, highlights, sheets, tallies
+from reports.index import FRONT, front, sheets
 from reports.page import LARGEST, render, with_navigation
+from reports.readme import readme
 from reports.runner import Experiment
-from reports.summary_text import sentence
 from reports.withdrawn import with_withdrawn
 
 PROFILE = "laptop"
-GENERATED = "`python -m reports.publish` writes what stands here"
-BLOCKS = ("protocols", "verdicts")
-"""The generated parts of README, each between two comments."""
 BY_HAND = ("soak.json", "gpu", "real", "sealed", "pilots")
 """Files of the reference that no notebook makes."""
 NEWER = ("short", "explanations")
 """Fields of a claim that no rule rests on, and that may be newer than its published run."""
 WAITS = "it waits for a run of its page by the rule of today"
-NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 
 class NotPublished(LockstepError, ValueError):
@@ -77,7 +71,7 @@ def publish() -> Path:
             page = stage / f"{name}.html"
             _write(page, with_navigation(page.read_text(encoding="utf-8"), name, names))
         _write_front(stage, shown)
-        text = readme(stage)
+        text = readme(stage, verdicts_of(stage))
         stage.chmod(0o755)  # a temporary folder's 0700 would hide it
         paths.replace_folder(stage, target)
     paths.write_text_atomic(paths.root() / "README.md", text)
@@ -159,12 +153,12 @@ def _write_front(folder: Path, experiments: list[Experiment]) -> None:
     if data is not None:
         _write(folder / f"{FRONT}.svg", compare_figure.svg(compare_figure.figure(data)))
         _write_json(folder / f"{FRONT}.json", compare_figure.front(data))
-    html = sheets(experiments, _verdicts(folder), pages, front(folder), lambda _: [f"profile {PROFILE}"], note)
+    html = sheets(experiments, verdicts_of(folder), pages, front(folder), lambda _: [f"profile {PROFILE}"], note)
     for name, text in html.items():
         _write(folder / name, text)
 
 
-def _verdicts(folder: Path) -> list[Verdict]:
+def verdicts_of(folder: Path) -> list[Verdict]:
     """Every claim of today with the folder's verdict; *not run* where it has none."""
     found = {verdict.claim.id: verdict for verdict in claims.verdicts_in(folder)}
     return [
@@ -204,82 +198,6 @@ def machine_path(text: str) -> str | None:
     text = re.sub(r"data:image/[^\"')]*", "", text)
     found = re.search(rf"(?<![\w.:/-])(?:{'|'.join(places)})(?![\w-])[^\s\"'<>)]*", text)
     return found[0] if found else None
-
-
-def readme(folder: Path | None = None) -> str:
-    """README with its generated parts made from the reference in `folder`."""
-    folder = folder or paths.reference()
-    path = paths.root() / "README.md"
-    text = path.read_text(encoding="utf-8")
-    for name, block in zip(BLOCKS, (protocols(folder), verdicts(folder)), strict=True):
-        start, end = f"<!-- {name}: {GENERATED} -->", f"<!-- end of the {name} -->"
-        before, found, rest = text.partition(start)
-        _, closed, after = rest.partition(end)
-        if not (found and closed):
-            raise NotPublished(f"{path} has no place for the {name}: a line {start} and after it a line {end}")
-        text = f"{before}{start}\n\n{block}\n\n{end}{after}"
-    return text
-
-
-def protocols(folder: Path) -> str:
-    """The answer in words, how it was measured and what it depends on, and the protocols by family."""
-    data, lines = compare_figure.read(folder), []
-    if data is not None:
-        words = compare_figure.front(data)
-        about = [
-            re.sub(r"\[([^]]+)\]\(([^)]+)\)", lambda link: _link(folder, *link.groups()), each)
-            for each in words["about"]
-        ]
-        lines = [line for each in (" ".join(words["answer"]), *about) for line in (_wrapped(each), "")]
-    for each in compare_figure.families():
-        names = ", ".join(f"`{name}`" for name in each["members"])
-        text = f"**{each['family']}** ({names}). {each['idea']} *Use* where {each['when']}; *not* where {each['not']}."
-        lines.append(_wrapped(text, "- "))
-    return "\n".join(lines)
-
-
-def _link(folder: Path, text: str, page: str) -> str:
-    """A link to a page of the reference, or the text alone where the folder does not have it."""
-    return f"[{text}](reports/reference/{page}.html)" if (folder / f"{page}.html").exists() else text
-
-
-def verdicts(folder: Path) -> str:
-    """The number of each verdict in the folder; for each paper its confirmatory ones and its highlights."""
-    every = _verdicts(folder)
-    if not (found := [each for each in every if each.verdict != "not run"]):
-        return NONE_YET
-    failed = [each.claim for each in every if each.counted == "failed"]
-    links = ", ".join(_link(folder, claim.id, claim.notebook) for claim in failed)
-    lines = []
-    for name, counts, waiting in tallies(every):
-        text = f"{name}: {claims.tally(counts)}" if counts else name
-        text += f" ({links})" if "failed" in counts else ""
-        lines.append(_wrapped("; ".join(filter(None, (text, waiting))), "- "))
-    for paper in runner.papers():
-        if total := sum(each.kind == "paper" and each.folder == paper.folder for each in claims.load().values()):
-            mine = [each for each in found if each.claim.kind == "paper" and each.claim.folder == paper.folder]
-            parts = [f"**{_link(folder, paper.name, f'{paper.folder}/index')}** ({_judged(mine, total)})."]
-            shown = [each for each in highlights(paper, every) if each in found]
-            parts += [f"{sentence(each).rstrip('.')}: *{each.counted}*." for each in shown]
-            lines.append(_wrapped(" ".join(parts), "- "))
-    return "\n".join(lines)
-
-
-def _judged(verdicts: list[Verdict], total: int) -> str:
-    """How many of a paper's claims are judged, and the confirmatory ones' verdicts."""
-    if not verdicts:
-        return f"none of {total} claims judged yet"
-    sure = Counter(each.counted for each in verdicts if each.standing == "confirmatory")
-    share = "" if len(verdicts) == total else f" of {total}"
-    text = f"{len(verdicts)}{share} claim{'s' * (total > 1)} judged"
-    return f"{text}, {f'{sum(sure.values())} confirmatory: {claims.tally(sure)}' if sure else 'none confirmatory'}"
-
-
-def _wrapped(text: str, first: str = "") -> str:
-    """A paragraph in lines of at most 120 characters, which people read as text too."""
-    text = re.sub(r"[ \n\t]+", " ", text).strip().replace("<", "&lt;").replace(" %", "\u00a0%")  # % ends no line alone
-    options = {"width": 120, "break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(text, **options, initial_indent=first, subsequent_indent=" " * len(first))
 
 
 if __name__ == "__main__":

@@ -70,9 +70,9 @@ class Comparison:
 
         shown = {
             "protocol": table["protocol"],
-            "rates": [f"{rate:.3g}×" for rate in table["rate"]],
-            f"time to goal / {self.first}'s": cells("time", 1),
-            f"{self.unit} less {self.first}'s, 10⁻³": cells("difference", 1e3),
+            "best rate": [f"{rate:.3g}×" for rate in table["rate"]],
+            f"time vs {self.first}": cells("time", 1),
+            f"{self.unit} − {self.first}'s, 10⁻³": cells("difference", 1e3),
             "at one rate": cells("at one rate", 1e3),
         }
         return pd.DataFrame(shown | {name: table[name].map(_short) for name in ("samples/s", "bytes/sample", "age")})
@@ -91,20 +91,20 @@ class Comparison:
         share = f"{100 * self.goal:g} % of what {first} learns"
         best = table.iloc[0]
         if best["time, high"] < 1:
+            time = _interval(*best[_ENDS["time"]])
             sentences = [
-                f"{best['protocol']} is first at {share}, in {_interval(*best[_ENDS['time']])} of {first}'s time; it ends "
+                f"{best['protocol']} reaches {share} first, in {time} of {first}'s time, and {self._ends(best)}."
             ]
-            sentences[0] += self._ends(best) + "."
         else:
-            sentences = [f"Nobody is measurably sooner than {first} at {share}."]
+            sentences = [f"No protocol reaches {share} measurably faster than {first}."]
             best = table[self._mine(table)].iloc[0]
         others = table[table["protocol"] != best["protocol"]]
         if near := [*others.loc[others["time, low"] <= best["time, high"], "protocol"]]:
-            sentences.append(f"As soon, within the intervals: {', '.join(near)}.")
+            sentences.append(f"Equally fast within the intervals: {', '.join(near)}.")
         if lost := [*others.loc[others["difference, high"] < 0, "protocol"]]:
-            sentences.append(f"Measurably below {first} in the end: {', '.join(lost)}.")
+            sentences.append(f"Measurably below {first} at the end: {', '.join(lost)}.")
         if never := [*table.loc[~np.isfinite(table["time"]), "protocol"]]:
-            sentences.append(f"Not at the goal on every seed: {', '.join(never)}.")
+            sentences.append(f"Below the goal on some seed: {', '.join(never)}.")
         return " ".join(sentences)
 
     def _mine(self, table: pd.DataFrame) -> pd.Series:
@@ -113,8 +113,11 @@ class Comparison:
 
     def _ends(self, row: pd.Series) -> str:
         mean, low, high = row[_ENDS["difference"]]
-        change = f"{_interval(1e3 * mean, 1e3 * low, 1e3 * high)} × 10⁻³ {self.unit} from {self.first}"
-        return f"{change}, measurably {'below' if high < 0 else 'above'}" if high < 0 or low > 0 else change
+        if low <= 0 <= high:
+            return f"its final {self.unit} is the same within {_interval(1e3 * mean, 1e3 * low, 1e3 * high)} × 10⁻³"
+        size = sorted(abs(1e3 * x) for x in (low, high))
+        change = f"{_interval(abs(1e3 * mean), *size)} × 10⁻³ {'lower' if high < 0 else 'higher'}"
+        return f"its final {self.unit} is {change} than {self.first}'s"
 
     def figure(self) -> Figure:
         """Time to the goal against the difference in the metric, a mark a protocol with the intervals of both."""
@@ -130,7 +133,7 @@ class Comparison:
                 ax.errorbar(x, y, *reach, fmt=mark, label=row["protocol"], **look)
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.set_xlabel(f"time to {100 * self.goal:g} % of what {self.first} learns, {self.first}'s = 1")
-            ax.set_ylabel(f"{self.unit} less {self.first}'s, 10⁻³")
+            ax.set_ylabel(f"{self.unit} − {self.first}'s, 10⁻³")
             ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         return fig
 

@@ -20,10 +20,12 @@ class Paper(Checked):
     """Authors, place and year."""
     asks: str
     """Its question in a sentence."""
+    claims: str = ""
+    """Its main claim in a sentence."""
     link: str | None = None
     """Where it can be read."""
     highlights: tuple[str, ...] = ()
-    """The claims that its authors would want to know of, or that change a decision."""
+    """The claims that its authors would want to know about, or that change a decision."""
     pages: tuple[str, ...] = ()
     """Its notebooks in the paper's own order; others follow them."""
 

@@ -45,8 +45,8 @@ def test_differences_are_of_the_same_seed(by_hand):
 
 def test_the_verdict_says_who_is_sooner_and_that_a_loss_was_not_measured(by_hand):
     assert by_hand.verdict() == (
-        "gba = bsp is first at 90 % of what sync learns, in 0.500 of sync's time; "
-        "it ends −3 [−16, 10] × 10⁻³ AUC from sync."
+        "gba = bsp reaches 90 % of what sync learns first, in 0.500 of sync's time, "
+        "and its final AUC is the same within −3 [−16, 10] × 10⁻³."
     )
 
 
@@ -60,8 +60,8 @@ def test_who_is_never_at_the_goal_is_last_and_named():
     )
     assert found.table()["protocol"].tolist() == ["sync", "async"] and found.table().iloc[1, 2] == "never"
     assert found.verdict() == (
-        "Nobody is measurably sooner than sync at 90 % of what sync learns. Measurably below sync in the end: async. "
-        "Not at the goal on every seed: async."
+        "No protocol reaches 90 % of what sync learns measurably faster than sync. Measurably below sync at the end: async. "
+        "Below the goal on some seed: async."
     )
     found.figure()
 
@@ -101,7 +101,7 @@ def test_who_is_not_measurably_sooner_is_told_beside_the_first_and_is_a_choice()
     )
     assert found.choice() == "gba"
     assert found.verdict() == (
-        "Nobody is measurably sooner than sync at 90 % of what sync learns. As soon, within the intervals: gba."
+        "No protocol reaches 90 % of what sync learns measurably faster than sync. Equally fast within the intervals: gba."
     )
 
 
@@ -127,7 +127,7 @@ def test_who_learns_nothing_at_a_rate_stops_no_comparison(capsys):
     """Rates a million times too large: gradients overflow, and nobody comes to the goal."""
     given = {**SMALL, "dense_optimizer": {"name": "sgd", "lr": 1e30}, "row_optimizer": {"name": "sgd", "lr": 1e30}}
     found = lib.compare(["sync", "async"], "clicks-light", "virtual", seeds=2, **given)
-    assert "Not at the goal on every seed" in found.verdict()
+    assert "Below the goal on some seed" in found.verdict()
 
 
 def test_a_figure_of_no_known_kind_is_refused_before_anything_runs(capsys):
@@ -315,7 +315,7 @@ def test_the_command_prints_the_table_and_the_verdict_and_saves_the_figure(tmp_p
     assert main(["compare", "sync", "async", "--seeds", "2", "--samples", "6400", *options,
                  "--figure", str(tmp_path / "figure.svg")]) == 0  # fmt: skip
     printed = capsys.readouterr().out
-    assert "AUC less sync's" in printed and "of what sync learns" in printed
+    assert "AUC − sync's" in printed and "of what sync learns" in printed
     assert "</svg>" in (tmp_path / "figure.svg").read_text()
 
 

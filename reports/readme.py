@@ -1,0 +1,117 @@
+"""README's generated parts: what was found, the table of protocols, and the table of papers, all from a reference folder."""
+
+import re
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+from lib import paths
+from lib.errors import LockstepError
+from notebooks import compare_figure
+from reports import claims, runner
+from reports.claims import HOLDS, Verdict
+from reports.headlines import headline
+
+GENERATED = "`python -m reports.publish` writes this part"
+NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
+WIDTH = 100
+
+
+class NoPlace(LockstepError, ValueError):
+    """A README without the comments between which a part belongs."""
+
+
+def readme(folder: Path, verdicts: list[Verdict]) -> str:
+    """README with its parts made from the reference in `folder`, which has these verdicts."""
+    path = paths.root() / "README.md"
+    text = path.read_text(encoding="utf-8")
+    parts = {"findings": findings(folder, verdicts), "protocols": protocols(folder), "papers": papers(folder, verdicts)}
+    for name, block in parts.items():
+        start, end = f"<!-- {name}: {GENERATED} -->", f"<!-- end of the {name} -->"
+        before, found, rest = text.partition(start)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise NoPlace(f"{path} has no place for the {name}: a line {start} and after it a line {end}")
+        text = f"{before}{start}\n\n{block}\n\n{end}{after}"
+    return text
+
+
+def findings(folder: Path, verdicts: list[Verdict]) -> str:
+    """What the figure shows, how that was measured, and how many of the papers' claims hold."""
+    data = compare_figure.read(folder)
+    if data is not None:
+        words = compare_figure.front(data)
+        lines = [_wrapped(each, "- ") for each in (*words["answer"], held(verdicts))]
+        how = re.sub(r"\[([^]]+)\]\(([^)]+)\)", lambda link: _link(folder, *link.groups()), words["about"][0])
+        return "\n".join([*lines, "", _wrapped(how)])
+    return _wrapped(held(verdicts), "- ")
+
+
+def held(verdicts: list[Verdict]) -> str:
+    """How many of the papers' pre-registered claims hold, in a sentence."""
+    sure = Counter(each.counted for each in verdicts if each.standing == "confirmatory" and each.verdict != "not run")
+    if not sure:
+        return NONE_YET
+    groups = {
+        "hold": sum(sure[name] for name in HOLDS),
+        "hold in direction but not in size": sure["direction only"],
+        "do not hold": sure["not replicated"],
+    }
+    rest = sum(sure.values()) - sum(groups.values())
+    found = ", ".join(f"{count} {words}" for words, count in groups.items())
+    return (
+        f"Of {sum(sure.values())} pre-registered claims of the papers, {found}, and {rest} could not be decided at our scale "
+        "or outside the paper's conditions."
+    )
+
+
+def protocols(folder: Path) -> str:
+    """A row for each family: how it works, where to use it and where not, and what was measured of its members."""
+    data = compare_figure.read(folder)
+    lines = ["| Family | How it works | Good for | Avoid if | Speed | AUC |", "|---|---|---|---|---|---|"]
+    for each in compare_figure.families():
+        names = ", ".join(f"`{name}`" for name in each["members"])
+        measured = ("–", "–") if data is None else compare_figure.measured(data, each["members"])
+        cells = (f"**{each['family']}** {names}", each["idea"], each["good"], each["avoid"], *measured)
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join(lines)
+
+
+def papers(folder: Path, verdicts: list[Verdict]) -> str:
+    """A row for each paper: its claim, what was found, and the verdicts on its claims."""
+    lines = ["| Paper | It claims | We found | Verdicts on its claims |", "|---|---|---|---|"]
+    for paper in runner.papers():
+        mine = [each for each in verdicts if each.claim.kind == "paper" and each.claim.folder == paper.folder]
+        if mine:
+            judged = Counter(each.counted for each in mine if each.verdict != "not run")
+            waiting = len(mine) - sum(judged.values())
+            counts = ", ".join(
+                filter(
+                    None,
+                    (
+                        claims.tally({name: judged[name] for name in claims.VERDICTS if judged[name]}),
+                        f"{waiting} not run" if waiting else "",
+                    ),
+                )
+            )
+            cite = f"[{paper.cite}]({paper.link})" if paper.link else paper.cite
+            name = f"**{_link(folder, paper.name, f'{paper.folder}/index')}**, {cite}"
+            found = headline(paper.folder, verdicts) or "Its claims wait for their next run."
+            lines.append(f"| {' | '.join(map(_cell, (name, paper.claims, found, counts)))} |")
+    return "\n".join(lines)
+
+
+def _link(folder: Path, text: str, page: str) -> str:
+    """A link to a page of the reference, or the text alone where the folder does not have it."""
+    return f"[{text}](reports/reference/{page}.html)" if (folder / f"{page}.html").exists() else text
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().replace("|", "\\|").replace("<", "&lt;")
+
+
+def _wrapped(text: str, first: str = "") -> str:
+    """A paragraph in lines that people read as text too."""
+    text = re.sub(r"[ \n\t]+", " ", text).strip().replace("<", "&lt;").replace(" %", "\u00a0%")  # % ends no line alone
+    options = {"width": WIDTH, "break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(text, **options, initial_indent=first, subsequent_indent=" " * len(first))
