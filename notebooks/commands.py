@@ -1,6 +1,7 @@
 """The commands that compare, advise, calibrate and check a history: `lockstep compare`, `advise`, `calibrate`, `check`."""
 
 import argparse
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +82,8 @@ def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, 
 
 def _told(found: "Comparison", figure: str | None) -> None:
     print(found.table().to_string(index=False))
-    print(
-        "best rate: as a multiple of the workload's own, at which all train for 'at one rate'; age: of a gradient, in updates"
-    )
-    print(found.verdict())
+    print("best rate: as a multiple of the workload's own, which all use for 'at one rate'; age: in updates")
+    print(textwrap.fill(found.verdict(), 100))
     if figure:
         found.figure().savefig(figure)
 

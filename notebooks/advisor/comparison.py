@@ -75,7 +75,8 @@ class Comparison:
             f"{self.unit} − {self.first}'s, 10⁻³": cells("difference", 1e3),
             "at one rate": cells("at one rate", 1e3),
         }
-        return pd.DataFrame(shown | {name: table[name].map(_short) for name in ("samples/s", "bytes/sample", "age")})
+        rest = {"samples/s": "samples/s", "B/sample": "bytes/sample", "age": "age"}
+        return pd.DataFrame(shown | {name: table[column].map(_short) for name, column in rest.items()})
 
     def choice(self, priority: Priority = "time") -> str:
         """The fastest to the goal on average; for quality, the fastest of those that do not end measurably below the first.
