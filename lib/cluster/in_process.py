@@ -207,9 +207,9 @@ class ProcessWorld(World):
         handle = self.handle(self.site("master"), slot)
         if not (returns and site.fails):
             return handle
-        return RetryingHandle(handle, Retries(node, lambda: slot.context.generation, partial(self._return, slot)))
+        return RetryingHandle(handle, Retries(node, lambda: slot.context.generation, partial(self._host_again, slot)))
 
-    async def _return(self, slot: PartSlot) -> bool:
+    async def _host_again(self, slot: PartSlot) -> bool:
         """Wait until a slot's node is up, and make its part again."""
         up = await self.wait_until_up(slot.site.node)
         if up:

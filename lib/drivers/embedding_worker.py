@@ -66,7 +66,7 @@ class EmbeddingWorker(Part):
     def __init__(self, site: Site, plan: Plan, rank: int, servers: Servers, data_service: DataService):
         self._site, self._plan, self._servers = site, plan, servers
         self._store, self._dims = plan.store, {name: spec.dim for name, spec in plan.workload.tables().items()}
-        self._bags = {table: bag for table, bag in plan.summed.items() if table not in plan.pooled}
+        self._bags = {table: bag for table, bag in plan.bags_summed_before.items() if table not in plan.bags_of_servers}
         """Table -> the bags that are summed here."""
         self._next = first_sample(rank, site.generation)
         self._held: dict[int, tuple[int, Batch, dict[str, Bags]]] = {}
@@ -89,7 +89,7 @@ class EmbeddingWorker(Part):
             bags = {t: Bags.of(batch.ids[t], batch.where[t], bag, slice(None)) for t, bag in self._bags.items()}
             self._held[sample] = worker, replace(batch, features={}, labels=None, ballast=None), bags
             self.record.ledger["samples held"] += 1
-        summed = self._plan.summed
+        summed = self._plan.bags_summed_before
         where = {table: places[:, :0] if table in summed else places for table, places in batch.where.items()}
         rows = {table: ids.size for table, ids in batch.ids.items() if table not in summed}
         return DispatchedBatch(sample, replace(batch, ids={}, where=where), rows)

@@ -78,7 +78,7 @@ class Members:
             return self
         return replace(self, generations=_at(self.generations, rank, generation))
 
-    def in_another_process(self) -> Members:
+    def with_new_generations(self) -> Members:
         """A new process counts the generations of its nodes anew."""
         return replace(self, generations=(0,) * len(self.generations))
 
@@ -170,7 +170,7 @@ class Rendezvous(Part):
 
     async def load(self, state: dict[str, Any]) -> None:
         await super().load(state)
-        self._members = self._members.in_another_process()
+        self._members = self._members.with_new_generations()
 
     def _round(self, rank: int, round: int) -> int:
         """The round that a worker means: after a cut all go on with the same one, in step as at a barrier for rows, also who asks

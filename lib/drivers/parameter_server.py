@@ -141,7 +141,7 @@ class ParameterServer(Part):
     async def load(self, state: dict[str, Any]) -> None:
         async with self._lock:
             await super().load(state)
-            self._members = self._members.in_another_process()
+            self._members = self._members.with_new_generations()
 
     async def report(self, end: EvalPoint) -> PartLog:
         await _done(self._under_way)
@@ -264,7 +264,7 @@ async def _done(updates: Iterable[Update]) -> None:
 def returns(plan: Plan, rule: ServerRule, holds: frozenset[str]) -> bool:
     """Whether a server of this rule comes back: it holds nothing but rows that outlive its process."""
     kept = plan.store.shared_memory and plan.store.journal and plan.gradients
-    return kept and holds == {"rows"} and not (rule.compensate or rule.cache_steps or plan.pooled)
+    return kept and holds == {"rows"} and not (rule.compensate or rule.cache_steps or plan.bags_of_servers)
 
 
 class ReturningServer(ParameterServer):

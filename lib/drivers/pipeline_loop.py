@@ -288,7 +288,7 @@ class HostStore(Part):
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = {"rows": {name: table.export() for name, table in self._tables.items()}}
         if self._log:
-            self._log.end(self.record.final["rows"])
+            self._log.log_end_of_run(self.record.final["rows"])
         return self.record
 
     def _cost(self, rows: dict[str, np.ndarray | Rows]) -> Work:
@@ -346,7 +346,7 @@ class AccessLog:
         order = np.full(len(before), place)
         self._add("compute", batch, name, before, order, made=after.fingerprints, **stamps)
 
-    def end(self, rows: dict[str, Rows]) -> None:
+    def log_end_of_run(self, rows: dict[str, Rows]) -> None:
         """Log what the store holds at the end of the run."""
         for name, each in rows.items():
             self._add("read", END, name, each, np.full(len(each), LAST), began=LAST, ended=LAST)

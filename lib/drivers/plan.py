@@ -123,17 +123,17 @@ class Plan:
 
     @functools.cached_property
     def _sized_batches(self) -> SizedBatches:
-        return sized_batches(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.summed))
+        return sized_batches(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.bags_summed_before))
 
     @functools.cached_property
-    def pooled(self) -> dict[str, tuple[int, ...]]:
+    def bags_of_servers(self) -> dict[str, tuple[int, ...]]:
         """The workload's bags, where servers sum them."""
         return self.workload.bags() if self.store.pooling == "server" else {}
 
     @functools.cached_property
-    def summed(self) -> dict[str, tuple[int, ...]]:
+    def bags_summed_before(self) -> dict[str, tuple[int, ...]]:
         """The workload's bags, where servers or embedding workers sum them, so that workers that compute see sums."""
-        return self.workload.bags() if self.embedding_workers else self.pooled
+        return self.workload.bags() if self.embedding_workers else self.bags_of_servers
 
     @property
     def behind(self) -> Plan:
@@ -145,10 +145,10 @@ class Plan:
 
     def seen(self, batch: Batch) -> Batch:
         """A batch as a worker's model sees it: of what others have summed, each sum is an id of its own."""
-        if not self.summed:
+        if not self.bags_summed_before:
             return batch
         ids, where = dict(batch.ids), dict(batch.where)
-        for table, bag in self.summed.items():
+        for table, bag in self.bags_summed_before.items():
             ids[table] = np.arange(len(where[table]) * len(bag))
             where[table] = ids[table].reshape(-1, len(bag))
         return replace(batch, ids=ids, where=where)
@@ -219,7 +219,7 @@ class Plan:
     def _looked_up(self, batch: Batch, table: str) -> np.ndarray:
         """A row is read for every entry where servers sum them, and once a batch where they send it."""
         ids = batch.ids[table]
-        return ids[batch.where[table].ravel()] if table in self.pooled else ids
+        return ids[batch.where[table].ravel()] if table in self.bags_of_servers else ids
 
 
 @dataclass(frozen=True, slots=True)

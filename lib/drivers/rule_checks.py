@@ -71,7 +71,7 @@ def check_cache(rule: ServerRule, plan: Plan) -> None:
     """Refuse a cache where a worker's copy would not be what its gradients are computed from."""
     if not isinstance(rule.cache_steps, int) or rule.cache_steps < 0:
         raise BadOption(f"{rule.name}: cache_steps must be a number of steps, 0 or more, not {rule.cache_steps!r}")
-    if rule.cache_steps and (rule.compensate or rule.pull_ahead or plan.embedding_workers or plan.pooled):
+    if rule.cache_steps and (rule.compensate or rule.pull_ahead or plan.embedding_workers or plan.bags_of_servers):
         raise BadOption(
             f"{rule.name}: its workers train on a cached copy, which goes with none of compensate, pull_ahead, "
             "embedding_workers and store.pooling='server'"

@@ -37,7 +37,7 @@ class ServerClient:
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         self._rule = plan.protocol.dense if self._dense else plan.protocol.sparse
         self.pull_ahead = self._rule.pull_ahead
-        self._store, self._placement, self._pooled, self._size = plan.store, plan.placement, plan.pooled, size
+        self._store, self._placement, self._pooled, self._size = plan.store, plan.placement, plan.bags_of_servers, size
         self._steps: dict[int, tuple[int, list[Share]]] = {}
         """Batch -> its token, and where its ids, or its sums, are."""
 

@@ -30,7 +30,7 @@ class Trainer:
     def __init__(self, site: Site, plan: Plan, rank: int, record: PartLog, threads: int = 1):
         """`threads`: computations at the same time."""
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
-        bags = {} if plan.summed else plan.workload.bags()
+        bags = {} if plan.bags_summed_before else plan.workload.bags()
         self._models = [
             site.shared(f"model {thread}", lambda: FlatModel(plan.workload.model(plan.seed), site.device, bags))
             for thread in range(threads)

@@ -104,7 +104,7 @@ class Roster:
             try:
                 if rank in self.handles:
                     return await work(rank)
-                if not await self._return(rank):
+                if not await self._host_again(rank):
                     return
             except Exception as error:
                 lost = first_cause(error)
@@ -137,7 +137,7 @@ class Roster:
         await asyncio.gather(*map(answer, sorted(self.handles)))
         return {self.names[rank]: answers[rank] for rank in sorted(answers)}
 
-    async def _return(self, rank: int) -> bool:
+    async def _host_again(self, rank: int) -> bool:
         """Wait for a dead part's node and host the part again; False if the node is never up again."""
         self.waiting[rank] = asyncio.current_task()
         try:

@@ -107,7 +107,7 @@ class ReplicaRule(Rule):
         for rank, round in sorted(waiting.items()):
             if rank in seen or rank not in active:
                 continue
-            scheduled = _partition(self, round, workers)[rank]
+            scheduled = _group_of_each_rank(self, round, workers)[rank]
             group = [member for member in scheduled if member in active and waiting.get(member, round) <= round]
             if {waiting.get(member) for member in group} == {round}:
                 formed.append(tuple(group))
@@ -162,7 +162,7 @@ def mixes_now(rule: ReplicaRule, moved: Mapping[int, float]) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _partition(rule: ReplicaRule, round: int, workers: int) -> dict[int, tuple[int, ...]]:
+def _group_of_each_rank(rule: ReplicaRule, round: int, workers: int) -> dict[int, tuple[int, ...]]:
     """Rank -> its scheduled group."""
     groups = rule.groups(round, workers)
     ranks = sorted(rank for group in groups for rank in group)

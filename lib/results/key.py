@@ -56,7 +56,7 @@ def key(configuration: Mapping[str, Any], things: Iterable[Any]) -> str:
         "configuration": configuration,
         "engine": engine(),
         "own": [(describe(kind), _hash("\0".join(code.of(kind)))) for kind in kinds(things)],
-        "modules": {name: _module(name) for name in sorted(code.modules)},
+        "modules": {name: _hashes_of_module(name) for name in sorted(code.modules)},
         "packages": {name: version(name) for name in PACKAGES},
     }
     return _hash(json.dumps(parts, sort_keys=True, default=plain))[:24]
@@ -71,7 +71,7 @@ def engine() -> str:
 
 
 @cache
-def _module(name: str) -> list[str]:
+def _hashes_of_module(name: str) -> list[str]:
     """The hashes of a module of a chosen folder, and of all that it imports from those folders."""
     left, found = [name], {}
     while left:

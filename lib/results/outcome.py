@@ -146,7 +146,7 @@ class Outcome:
             holders["centre"] = [record for record in ended if "centre" in record.final]
         return {whose: [record.snapshots for record in records] for whose, records in holders.items() if records}
 
-    def _course(self, whose: str) -> list[Snapshot]:
+    def _snapshots_of(self, whose: str) -> list[Snapshot]:
         """The model's snapshots; a mark that some part never came to is left out, as a replica's is out of their average."""
         parts = self._holders[whose]
         if whose == "average":
@@ -165,7 +165,7 @@ class Outcome:
 
     @cached_property
     def _snapshots(self) -> list[Snapshot]:
-        return self._course(self._model) if self.plan.gradients else []
+        return self._snapshots_of(self._model) if self.plan.gradients else []
 
     @property
     def day(self) -> int | None:
@@ -200,7 +200,7 @@ class Outcome:
         if not self.plan.gradients or self._model == "":
             return {}
         others = self._holders.keys() - {self._model, *(["average"] if len(self._holders["average"]) < 2 else [])}
-        ends = {whose: self._course(whose)[-1] for whose in sorted(others)}
+        ends = {whose: self._snapshots_of(whose)[-1] for whose in sorted(others)}
         metrics = {whose: self._evaluate(end) for whose, end in ends.items()}
         return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
 

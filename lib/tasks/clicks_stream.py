@@ -161,14 +161,14 @@ def _tables(sizes: tuple[int, ...], exponent: float) -> tuple[np.ndarray, np.nda
 def teacher(clicks: ClickStream, day: int, task: int = 0) -> Teacher:
     """The teacher of one label on a day."""
     angle = clicks.drift * day
-    poles = zip(_pole(clicks, "a", task), _pole(clicks, "b", task), strict=True)
+    poles = zip(_drift_endpoint(clicks, "a", task), _drift_endpoint(clicks, "b", task), strict=True)
     truth = Teacher(*(a * math.cos(angle) + b * math.sin(angle) for a, b in poles))
     logits = clicks._sample(truth, _PILOT, clicks.world, 0, "pilot").logits
     return truth._replace(bias=bias_for_rate(logits, clicks.base_rate / 2**task))
 
 
 @functools.lru_cache(maxsize=8)
-def _pole(clicks: ClickStream, name: str, task: int) -> Teacher:
+def _drift_endpoint(clicks: ClickStream, name: str, task: int) -> Teacher:
     """One of the two draws between which the teacher drifts."""
     generator = stream(clicks.world, "teacher", *([name, task] if task else [name]))
     rows, pairs = sum(clicks.sizes), clicks.fields * (clicks.fields - 1) / 2
@@ -182,7 +182,7 @@ def _pole(clicks: ClickStream, name: str, task: int) -> Teacher:
     )
     if not task:
         return own
-    others = zip(own, _pole(clicks, name, 0), strict=True)
+    others = zip(own, _drift_endpoint(clicks, name, 0), strict=True)
     return Teacher(*(_CORRELATION * first + math.sqrt(1 - _CORRELATION**2) * mine for mine, first in others))
 
 

@@ -25,7 +25,7 @@ def zipf_probabilities(size: int, exponent: float) -> np.ndarray:
 @functools.lru_cache(maxsize=16)
 def alias_table(size: int, exponent: float) -> AliasTable:
     """The table of Zipf ranks 0 .. size - 1 (Vose's construction)."""
-    table = AliasTable(*_build(zipf_probabilities(size, exponent)))
+    table = AliasTable(*_build_alias_table(zipf_probabilities(size, exponent)))
     for array in table:
         array.flags.writeable = False
     return table
@@ -49,7 +49,7 @@ def pick_many(uniform: np.ndarray, keep: np.ndarray, alias: np.ndarray) -> np.nd
 
 
 @numba.njit(cache=True, nogil=True)
-def _build(chances):
+def _build_alias_table(chances):
     size = len(chances)
     keep, alias = np.ones(size), np.arange(size)
     scaled = chances * size

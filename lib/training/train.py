@@ -214,7 +214,7 @@ class Job:
                 shutil.rmtree(self.checkpoints, ignore_errors=True)
             paths.write_text_atomic(self.checkpoints / WHOSE, json.dumps(self.configuration, default=plain))
             staged_run = replace(staged_run, plan=replace(staged_run.plan, checkpoints=folder))
-        with _few_collections():
+        with _rare_garbage_collection():
             plan = staged_run.plan  # the world has no name, which would keep it
             stages, model = self.cluster.open(plan.seed, plan.workers).run(staged_run.run, progress)
         outcome = Outcomes(stages)
@@ -405,7 +405,7 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
+def _rare_garbage_collection() -> Iterator[None]:
     """Inside, Python's collector comes seldom, and passes over all that was there before. A run makes many objects that live long
     and few circles; to look for those as often as ever, torch's hundred thousands of objects included, takes a quarter of it."""
     often = gc.get_threshold()

@@ -162,7 +162,7 @@ def happened(parts):
     spans = [(part.node, *span) for part in parts for span in part.spans]
     order = {"step": 0, "meet": 1, "merge": 2, "send": 3}  # at one moment: the next mix begins when one ends
     events = []
-    for node, kind, start, end, label in spans:
+    for node, kind, start, end, label, _ in spans:
         if kind == "apply" and node.startswith("worker"):
             events.append((start, "step", node, label))
         if kind == "mix":

@@ -40,7 +40,7 @@ def edited(monkeypatch):
 
     def forget():
         naming.engine.cache_clear()
-        naming._module.cache_clear()
+        naming._hashes_of_module.cache_clear()
 
     yield key
     forget()

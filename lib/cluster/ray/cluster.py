@@ -297,7 +297,7 @@ class RayWorld(World):
 
     async def _await_last_batch(self, node: str, actor: Any) -> None:
         with suppress(self.ray.exceptions.RayActorError):  # it died of something else
-            self.failure_schedule.count_batch(node, await actor.last_batch.remote())
+            self.failure_schedule.count_batch(node, await actor.batches_before_death.remote())
 
     def _kill(self, node: str) -> None:
         self._spawn(self._end(node))

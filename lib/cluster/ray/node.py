@@ -99,7 +99,7 @@ class Host:
     async def set_clock(self, clock_offset: float) -> None:
         self.site.clock_offset = clock_offset
 
-    async def last_batch(self) -> int:
+    async def batches_before_death(self) -> int:
         """Wait until this node has computed the batch after which it dies; the number of its batches."""
         return await self.site.stopped
 
