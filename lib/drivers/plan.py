@@ -123,7 +123,9 @@ class Plan:
 
     @functools.cached_property
     def _sized_batches(self) -> SizedBatches:
-        return sized_batches(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.bags_summed_before))
+        return sized_batches(
+            self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.bags_summed_before)
+        )
 
     @functools.cached_property
     def bags_of_servers(self) -> dict[str, tuple[int, ...]]:
