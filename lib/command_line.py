@@ -23,8 +23,6 @@ examples:
   python -m data_prep trace FILE
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The errors that a user can act on; each message says what was wrong, where, and what would be right."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

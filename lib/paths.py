@@ -1,7 +1,5 @@
 """Where things live, and how they are written: whole or not at all."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -4,8 +4,6 @@ Sealed seeds are drawn by `lockstep run PAPER --sealed` alone, a block of them f
 An environment variable names the block, and `judging` then returns its seeds.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Random streams derived from (seed, names): never shared, never global, the same on every machine."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -4,8 +4,6 @@
 README and index.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every test keeps its hands off the real reports folder; those that need Ray share one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -8,8 +8,6 @@ wait for a device is noted by `watch` with the operation's name: `.item()`, `boo
 Torch's own fake tensors would tell shapes and types too, but have no numbers, and without a CUDA build autograd ends the process.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 

@@ -6,8 +6,6 @@ processor, whose kernels add in an order of their own: the table has them for ea
 `--write` on another machine adds its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import itertools

@@ -7,8 +7,6 @@ Each mutant is tried against the tests near its file. A mutant that survives sta
 changes nothing: read it.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What a user may get wrong, and what may go wrong around a run: a sentence to act on, and nothing saved is lost."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The command line as a new user meets it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Every file that is read survives flipped bits and a lost end: what was written comes back, or an error names the file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Every run of `tests/golden.py` leaves what is stored of it: training changes when somebody means it to, and says so."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import golden

@@ -1,7 +1,5 @@
 """A person in a notebook: training inside a running event loop, and the stop button."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Workloads on the real samples beside the checkout, prepared as a user prepares them; skipped where either is missing."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

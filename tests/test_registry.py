@@ -1,7 +1,5 @@
 """Names that stand for classes: known without them, and true."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the repository promises about itself: pins, layering, size of files, a package that works without its extras."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

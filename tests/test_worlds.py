@@ -1,7 +1,5 @@
 """Which protocol trains on which cluster: all on all. And what a run owes, whatever carried it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Workloads small enough to follow by hand, and serial loops to hold parallel runs against."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a modelled cluster is made of: nodes, links, and what a computation costs. Every figure is an option."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

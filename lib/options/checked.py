@@ -6,8 +6,6 @@ guessed: a word for a number, a number for a truth value. What is wrong is a `Ba
 right there. pydantic does the checking.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import typing

@@ -3,8 +3,6 @@
 A registered class is imported with its first use: names are checked and listed without torch.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

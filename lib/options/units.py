@@ -3,8 +3,6 @@
 Where a plain number is beyond sense, plain data and options must say the unit; an object made in Python takes the number.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from decimal import Decimal

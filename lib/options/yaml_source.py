@@ -3,8 +3,6 @@
 Errors of the syntax name the file, the line and the column; those of a field name the file and the field's path.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How workers keep in step: every protocol by its name. A new one is a file here and a line in `ALL`."""
 
-from __future__ import annotations
-
 from lib.options.registry import Registry
 from lib.protocols.rule import Pair, Rule
 

@@ -1,7 +1,5 @@
 """All-reduce: the mean gradient of all workers, without a server for the dense parameters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The protocols that the papers compare theirs with."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -10,8 +10,6 @@ enters through the workers' speeds. Rows of embedding tables follow Async. The m
 papers' theorems.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar

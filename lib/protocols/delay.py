@@ -10,8 +10,6 @@ Special cases: with one worker tau is 0, and both are Async; lambda = 0 is Async
 the row has a gradient.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -35,8 +35,6 @@ Rows of embedding tables are parameters of the replica and are averaged with it;
 statistical parameters", Section 3.1), unless another reading is asked for.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

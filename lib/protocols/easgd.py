@@ -13,8 +13,6 @@ pushed is what the workload's optimiser made of the gradients; with SGD it is th
 as the paper's server does by Adagrad. Rows of embedding tables follow Async in both.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -21,8 +21,6 @@ update; line 19 sets it first, after which no gradient would be decayed by it. A
 is none of its steps. The paper prints t_i = floor(i / K) once; only M in its place gives the repeats that its text describes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 

@@ -12,8 +12,6 @@ stays local; its exchange takes both partners' time, where the paper's non-block
 embedding tables are parameters of the replica and are averaged with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

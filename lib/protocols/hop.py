@@ -11,8 +11,6 @@ that workers have finished, as in stale synchronous parallel (Ho et al., NIPS 20
 of it is as old as its oldest part, and is read again in one go.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -17,8 +17,6 @@ coordinator may do with some of them. Rows of embedding tables are the replica's
 condition; outer optimisers are for the dense parameters alone. The inner optimiser is the workload's, and its state stays local.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What a replica rule is composed of, as values: what is exchanged and with whom, when, and what one mix is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

@@ -25,8 +25,6 @@ The two baselines are the paper's: one batch at a time, and concurrent batches w
 wins and updates are lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal

@@ -26,8 +26,6 @@ Features and labels come to NN workers by way of embedding workers, where the pa
 embedding worker dies before it has sent a batch's rows, another one holds the batch anew; in the text the batch is lost.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

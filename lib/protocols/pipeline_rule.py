@@ -1,7 +1,5 @@
 """Pipeline rules: one device, many batches in flight over a host store; the rule says how many, and which rows are validated."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -8,8 +8,6 @@ A rule is a composition of four values with a few pure hooks. A driver executes 
 - `model`: which parameters are the result.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -23,8 +23,6 @@ where the paper's are free of locks: of two that meet, both count, and neither w
 the classical one, of "momentum update, Nesterov acceleration etc.", and off by default, as in Algorithm 4.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 

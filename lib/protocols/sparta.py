@@ -9,8 +9,6 @@ place, since a rule draws no random numbers.
 Special case: share = 1 is local SGD with H = 1. Departure: rows of embedding tables follow Async.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -9,8 +9,6 @@
 Statistics are all means, then all variances in the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

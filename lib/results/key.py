@@ -7,8 +7,6 @@ driver makes every run anew. A file counts where a field of the workload names i
 seen: after such a change, `force=True` trains anew.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

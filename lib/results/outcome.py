@@ -1,7 +1,5 @@
 """From what the parts of a run wrote down to what it leaves: each stage's outcome, and all stages as one."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter, defaultdict

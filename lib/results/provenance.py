@@ -1,7 +1,5 @@
 """What it takes to repeat a result: versions, commit, hardware."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError

@@ -10,8 +10,6 @@ Guaranteed:
   torch's with `weights_only`.
 """
 
-from __future__ import annotations
-
 import mmap
 import pickle
 import threading

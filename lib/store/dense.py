@@ -1,7 +1,5 @@
 """Dense parameters: one flat vector with torch.optim's semantics on it, and behind them what no gradient moves."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@ Transfers go through pinned memory, each way on a stream of its own, and nothing
 sent is there, in the same memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A phantom is one zero, seen at every place: it has the shape and the bytes of th
 a message with it takes as long. Ids are real, since the rows decide how many bytes a model has.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 

@@ -13,8 +13,6 @@ A placement is a pure function (table, id) -> shard. Those of the papers:
 A feature group is a table, or with `shift` the ids of a table that agree in the bits above it.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import zlib

@@ -1,7 +1,5 @@
 """JSON files that tell whether they are what was written: the field "seal" is a checksum of the others."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -15,8 +15,6 @@ One process at a time has a segment open, by a lock that the kernel drops with t
 that others may write to, is never opened or removed.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

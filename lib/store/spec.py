@@ -1,7 +1,5 @@
 """How the rows of a run's tables are kept, where they lie, and how they travel: `lib.train(..., store=lib.RowStore(...))`."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -18,8 +18,6 @@ By default a table never forgets an id: it grows by doubling. With a limit, the 
 Calls that move rows (a new id, growth, eviction, `load`) are alone in both, so ids never mix.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Iterator

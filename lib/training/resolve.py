@@ -1,7 +1,5 @@
 """A run's workload, protocol and cluster from objects, registered names or user code, and each option for what has it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ batch, everything that is under way comes to its end, the old rule settles what 
 model moves to the parts that the next protocol needs. What goes over: see `lib.drivers.model_state`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from lib.errors import BadOption

@@ -9,8 +9,6 @@ reached. Beside the files of `lib.drivers.checkpoints`, the folder of a run's ch
 A stage is finished once `world` says so; a run that is stopped before that resumes from the stage's last checkpoint.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence

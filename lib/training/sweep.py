@@ -1,7 +1,5 @@
 """`lib.sweep`: many training runs at once, on this machine's cores."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

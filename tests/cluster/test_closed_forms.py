@@ -1,7 +1,5 @@
 """The modelled cluster against formulas that were known before it: queues, barriers, saturation, DS-Sync's Table 1."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

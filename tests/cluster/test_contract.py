@@ -1,7 +1,5 @@
 """What every cluster promises to the drivers, checked on each of them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from functools import partial

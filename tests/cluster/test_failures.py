@@ -1,7 +1,5 @@
 """Failures: when they come, what they cost, and that no run waits for a dead node."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The deaths of nodes: when they come, how the calls of a dead node end; and the thread of a run."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

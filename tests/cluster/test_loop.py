@@ -1,7 +1,5 @@
 """asyncio's own tools in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

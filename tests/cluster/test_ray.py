@@ -1,7 +1,5 @@
 """Ray: how it is started, which machine and share of a core a node gets, and what a lost machine or process does to a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What comes from another process is read-only there: no rule, driver or store writes to what a call brings, or asks for more."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 

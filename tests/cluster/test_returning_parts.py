@@ -1,7 +1,5 @@
 """A part that returns: it is up again with its node and its survivors, and its callers notice nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Slowdowns: closed forms, what each kind declares, and errors that name the field."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

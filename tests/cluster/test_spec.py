@@ -1,7 +1,5 @@
 """Specifications: in and out of YAML, and the errors that a typo gets."""
 
-from __future__ import annotations
-
 import pytest
 
 import lib

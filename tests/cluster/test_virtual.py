@@ -1,7 +1,5 @@
 """Timings of the modelled cluster that a reader can check by hand."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

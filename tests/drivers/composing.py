@@ -1,7 +1,5 @@
 """Compositions of a replica rule, and what they end with."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Pipelines on a device that is not there: which tensors meet, what the host waits for, and the CPU's bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Replicas: what a composition promises holds, and what would train as something else is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

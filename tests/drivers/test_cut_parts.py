@@ -1,7 +1,5 @@
 """A cut in parts: each written by whoever holds it, and one cut, old or new, whatever interrupts the writing and when."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Embedding workers: who trains never sees an id, learns the same, and goes on when one dies; what that held is counted."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

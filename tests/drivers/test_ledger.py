@@ -1,7 +1,5 @@
 """Books that balance, and books that do not."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

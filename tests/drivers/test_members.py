@@ -1,7 +1,5 @@
 """Who takes part, and what may become of whom."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

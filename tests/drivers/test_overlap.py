@@ -1,7 +1,5 @@
 """Averaging in buckets beside backward: the same bits, sooner."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

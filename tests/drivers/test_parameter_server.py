@@ -1,7 +1,5 @@
 """A server at work: its updates side by side or in order, what gates and pulls wait for, and what staleness counts."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """OAC equals a serial execution in its computation order, bit for bit; plain asynchrony does not."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

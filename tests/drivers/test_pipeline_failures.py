@@ -1,7 +1,5 @@
 """What stops a pipeline: the first cause comes out, the store holds what a serial run made, and the run goes on from its cut."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

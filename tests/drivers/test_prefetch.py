@@ -1,7 +1,5 @@
 """Pulls some batches ahead: how many there are at most, what they hide, and what becomes of them when their worker dies."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field

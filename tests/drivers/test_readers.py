@@ -1,7 +1,5 @@
 """Readers: nodes that make the batches for the workers, who train on the same ones and wait less for them."""
 
-from __future__ import annotations
-
 import pytest
 
 import lib

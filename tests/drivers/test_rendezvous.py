@@ -1,7 +1,5 @@
 """Who meets whom, asked by hand."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Replicas: what a worker that is there again takes from another one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

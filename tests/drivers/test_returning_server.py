@@ -1,7 +1,5 @@
 """Servers of rows in shared memory that come back inside a run: the others notice nothing, and the books balance."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Running statistics of batch normalisation: part of what a replica holds, mixed as its rule reads them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What travels between workers and servers: by the row store's placement, codecs and form of ids, and counted as it is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Threads that train on one replica and its optimiser's state."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Who is missing when a run goes on from its cut, and what the tries before it leave in the books."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from types import SimpleNamespace

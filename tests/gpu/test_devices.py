@@ -1,7 +1,5 @@
 """Every protocol on a CUDA device against the CPU. Skipped where torch sees none; needs neither Ray nor Jupyter."""
 
-from __future__ import annotations
-
 import math
 import threading
 

@@ -1,7 +1,5 @@
 """The bench of advice: conditions that its own commit draws, and what a row of it says."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pandas as pd

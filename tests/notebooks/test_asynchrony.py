@@ -1,7 +1,5 @@
 """The map of what staying apart costs, and its laws, on numbers that are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Calibration: what it measures is plausible, and what it writes can be read back."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

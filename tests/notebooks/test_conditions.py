@@ -1,7 +1,5 @@
 """Lines of protocols that a condition cannot tell apart, and what decides there."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

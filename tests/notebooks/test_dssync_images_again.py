@@ -1,7 +1,5 @@
 """Images that come again: which worker sees which, and what is told of their runs, by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

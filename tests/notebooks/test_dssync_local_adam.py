@@ -1,7 +1,5 @@
 """Averages after local Adam: one thing is changed at a time, and what is told is paired."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

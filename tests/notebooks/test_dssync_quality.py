@@ -1,7 +1,5 @@
 """DS-Sync's theory and its tables of accuracy, against numbers that can be checked by hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """DS-Sync's studies: costs that are known, and runs that show their rule's matrices."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pandas as pd

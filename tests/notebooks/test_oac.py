@@ -1,7 +1,5 @@
 """OAC's running example ends as the paper says, and its page follows it letter by letter."""
 
-from __future__ import annotations
-
 import pytest
 
 import lib

@@ -1,7 +1,5 @@
 """Histories as files: ours come back as they were, and a stranger's is judged or told what is wrong with it."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

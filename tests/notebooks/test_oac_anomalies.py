@@ -1,7 +1,5 @@
 """Histories of a few accesses, and what they are called; each can be followed by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """When a curve is near its plateau, and what a row of the page's table is read off."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

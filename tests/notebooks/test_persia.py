@@ -1,7 +1,5 @@
 """Persia's experiments: sizes that the paper prints, a bound that its proof has, and what compression keeps."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Adult's shape, and that two clusters train the same with it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import lib

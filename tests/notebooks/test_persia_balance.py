@@ -1,7 +1,5 @@
 """Persia's load balance: what is foretold, by hand, and that runs keep to it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

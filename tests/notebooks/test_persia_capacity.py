@@ -1,7 +1,5 @@
 """More ids than rows: how they are drawn, and the server that is asked for them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

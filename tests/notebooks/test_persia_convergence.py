@@ -1,7 +1,5 @@
 """Persia's Figure 6: times to an AUC in runs."""
 
-from __future__ import annotations
-
 import pytest
 
 import lib

@@ -1,7 +1,5 @@
 """Persia's faults: what the drivers carry out, and what is put together by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

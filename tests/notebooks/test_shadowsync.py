@@ -1,7 +1,5 @@
 """ShadowSync's cluster: its pace follows from the paper's figures, and what is said of a curve can be checked by hand."""
 
-from __future__ import annotations
-
 import zlib
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """ShadowSync's pages that count and measure: features of a rule, what a death costs, what threads of this machine lose."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

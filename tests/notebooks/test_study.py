@@ -1,7 +1,5 @@
 """The study helper, by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

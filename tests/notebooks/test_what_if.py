@@ -1,7 +1,5 @@
 """What an advice hangs on: other clusters in one thing, and what is known of a protocol there."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fields have their types, whoever makes an object; what is wrong is one sentence that says where and what would be right."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from collections.abc import Mapping

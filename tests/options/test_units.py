@@ -1,7 +1,5 @@
 """Quantities with units: read to the last bit, told in errors, and asked for where a plain number is beyond sense."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from typing import get_args, get_type_hints

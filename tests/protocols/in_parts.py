@@ -1,7 +1,5 @@
 """A background rule in a file of its own, as a user would write it: nothing in lib knows of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What a stranger to the contracts might write: each slip is told by rule, method and what is right, or does no harm."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """DS-Sync for any number of workers: schedules as matrices, and what real runs make of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

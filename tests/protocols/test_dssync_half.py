@@ -1,7 +1,5 @@
 """DS-Sync's messages in half precision: what rounding takes stays with the replica and goes out later."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

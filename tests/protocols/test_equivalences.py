@@ -1,7 +1,5 @@
 """Protocols that must coincide do, over sizes, seeds and speeds."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A new background algorithm is one file with one rule: it trains everywhere, and nothing else was touched for it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """OAC's rule alone, a store and a cache of plain dictionaries, and every order in which batches can come; `anomalies` judges."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

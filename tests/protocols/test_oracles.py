@@ -4,8 +4,6 @@ The gradients of these workloads do not depend on the parameters: so what a run 
 with what weight, over what divisor and in which order, and nothing else.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace

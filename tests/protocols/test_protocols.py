@@ -1,7 +1,5 @@
 """Every protocol of ALL: what it declares about itself is measured."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

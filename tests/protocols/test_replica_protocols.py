@@ -1,7 +1,5 @@
 """The field's replica rules: each is short, and equals its paper's recursion."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

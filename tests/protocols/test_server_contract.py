@@ -1,7 +1,5 @@
 """Server rules that know how old a gradient is: numbers that can be checked by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

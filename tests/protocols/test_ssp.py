@@ -1,7 +1,5 @@
 """SSP: workers train on a cached copy; it equals a straight loop, keeps its bound, and only what is needed travels."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

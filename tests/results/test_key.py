@@ -1,7 +1,5 @@
 """The name of a run: it changes with what can change the run, and with nothing else."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The norms of updates, as a run writes them down."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

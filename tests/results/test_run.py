@@ -1,7 +1,5 @@
 """What a run does once: it makes its model, evaluates what it has trained, and reads what it has kept."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 

@@ -6,8 +6,6 @@ threads, four and more at once. Hypothesis draws the cases; one
 that breaks something is made as small as it gets and printed as a call that can be pasted.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -6,8 +6,6 @@ python -m tests.soak --of histories --runs 200
 python -m tests.soak --kills 50
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

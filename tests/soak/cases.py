@@ -4,8 +4,6 @@ A case is plain data, the arguments of `lib.train` by their names, so that it ca
 hypothesis, which makes a case that breaks something smaller: the first of several choices is the simplest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

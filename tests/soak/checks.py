@@ -1,7 +1,5 @@
 """A case, run and held against what the kit guarantees."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import re

@@ -8,8 +8,6 @@ Servers under Ray whose rows are in shared memory are killed in mid-run, by them
 what it counts as lost, and goes back to no cut.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Cases in which something was broken once, as small as they were found: they stay whole."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

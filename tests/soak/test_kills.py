@@ -1,7 +1,5 @@
 """A training that is killed goes on; what a kill might leave behind is seen."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The weather for pipelines: what it draws, what it lets pass, and which faults it finds in their histories."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The weather itself: what it draws, what it catches, how it tells; and some of it."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import signal

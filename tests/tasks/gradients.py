@@ -1,7 +1,5 @@
 """Gradients of a model against differences of what it gives."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """A run that is stopped in the middle, and whether two runs are the same to the bit."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cuts of a running training: what was stopped and goes on equals what paused and was never stopped, to the bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

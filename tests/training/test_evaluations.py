@@ -1,7 +1,5 @@
 """Looking at a model does not train it: how often a run is evaluated, and on which day's samples, changes nothing of the run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs of several stages that are stopped: they go on in the stage that they had come to, and nothing of it shows."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Ctrl-C during training: the process ends soon, as interrupted, with nothing half-written and nobody left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

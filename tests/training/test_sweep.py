@@ -1,7 +1,5 @@
 """Many runs at once: the same bits as one by one, wherever they are made, and from wherever they are asked for."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Runs without gradients: the same messages at the same times as with them, and nothing computed."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

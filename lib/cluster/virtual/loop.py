@@ -4,8 +4,6 @@ It runs asyncio's own tasks, locks, events, conditions and queues, and nothing t
 heap ordered by (time, order of scheduling): the same program gives the same run to the bit.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import heapq

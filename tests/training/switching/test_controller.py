@@ -1,7 +1,5 @@
 """The automatic choice of a mode: predictions and regret by hand, the guarantee on arbitrary clusters, days against hindsight."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What the automatic choice guarantees on any cluster, given exact predictions, and that hindsight is what it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 
