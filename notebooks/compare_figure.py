@@ -195,8 +195,8 @@ def answer(data: pd.DataFrame) -> list[str]:
     higher = others.index[others["less_low"] > 0]
     fastest = others.index[0]
     if best := next(iter(sound.index), ""):
-        same = f" ({', '.join(twins[best])} is identical in this test)" if twins[best] else ""
-        first = f"On a simulated shared cluster, use {best}{same}: {_found(table, best)}."
+        same = f" In this test {', '.join(twins[best])} gives identical runs." if twins[best] else ""
+        first = f"On a simulated shared cluster, use {best}: {_found(table, best)}.{same}"
     else:
         lost = f"AUC, or more than {100 - SHARE:g} % of what sync learns"
         first = f"On a simulated shared cluster, use sync: every other protocol loses {lost}."
@@ -232,11 +232,13 @@ def front(data: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def measured(data: pd.DataFrame, names: Iterable[str]) -> tuple[str, str]:
-    """The speeds of these protocols, and their AUC minus Sync's, each from the lowest to the highest mean."""
+    """The lowest and the highest speed of these protocols, and of their AUC minus Sync's."""
     table = summary(data).set_index("protocol")
     table = table[table.index.isin([*names])]
     if table.empty:
         return "–", "–"
-    speeds = dict.fromkeys(f"{x:.2f}" for x in (table["speed"].min(), table["speed"].max()))
+    ends = table["speed"].agg(["idxmin", "idxmax"])
+    speeds = {f"{table.loc[name, 'speed']:.2f}×": name for name in ends}
     losses = dict.fromkeys(f"{x:.4f}".replace("-", "−") for x in (table["less"].min() + 0.0, table["less"].max() + 0.0))
-    return f"{' to '.join(speeds)}×", " to ".join(losses)
+    named = (f"{speed} ({name})" for speed, name in speeds.items())
+    return " to ".join(named if len(speeds) > 1 else speeds), " to ".join(losses)

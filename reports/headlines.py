@@ -27,7 +27,7 @@ class Headline(Checked):
     """A finding in words."""
 
     text: Text
-    """At most 30 words; {claim}, {claim@case} and {claim:paper} stand for numbers."""
+    """At most 35 words; {claim}, {claim@case} and {claim:paper} stand for numbers."""
     verdicts: dict[str, Text]
     """The claims that it rests on, each with its verdict when the text was written."""
 

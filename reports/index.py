@@ -16,7 +16,7 @@ from reports import claims, runner
 from reports.headlines import headline
 from reports.markup import templates, words
 from reports.notebook_output import HOW_TO_READ, verdict_table
-from reports.page import POLICY, check_offline, export, style
+from reports.page import POLICY, check_offline, export, style, with_navigation
 from reports.runner import Experiment, Paper
 from reports.summary_text import failures, reason, sentence
 
@@ -203,9 +203,15 @@ def build(
             raise
         return write_index()
     failed = runner.run_together(chosen, profile, parameters, resume, lambda each: export(each.executed))
-    for experiment in chosen:  # a second time, since now each has its neighbours
-        if experiment.executed.exists():
+    made = {each.name for each in runner.experiments() if each.page.exists()}
+    for (
+        experiment
+    ) in chosen:  # a second time: each has its neighbours now, and the verdicts that Holm's correction counts
+        if profile != "smoke" and experiment.executed.exists():
             export(experiment.executed)
+        elif experiment.name in made:  # smoke judges nothing
+            page = with_navigation(experiment.page.read_text(encoding="utf-8"), experiment.name, made)
+            paths.write_text_atomic(experiment.page, page)
     page = write_index()
     if failed:
         lines = "\n".join(failed)

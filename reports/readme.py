@@ -48,7 +48,7 @@ def findings(folder: Path, verdicts: list[Verdict]) -> str:
 
 
 def held(verdicts: list[Verdict]) -> str:
-    """How many of the papers' pre-registered claims hold, in a sentence."""
+    """How many of the papers' claims hold by pre-registered rules, in a sentence."""
     sure = Counter(each.counted for each in verdicts if each.standing == "confirmatory" and each.verdict != "not run")
     if not sure:
         return NONE_YET
@@ -60,8 +60,8 @@ def held(verdicts: list[Verdict]) -> str:
     rest = sum(sure.values()) - sum(groups.values())
     found = ", ".join(f"{count} {words}" for words, count in groups.items())
     return (
-        f"Of {sum(sure.values())} pre-registered claims of the papers, {found}, and {rest} could not be decided at our scale "
-        "or outside the paper's conditions."
+        f"We tested {sum(sure.values())} of the papers' claims by pre-registered rules: {found}, and {rest} are undecided, "
+        "because our scale is too small or our conditions differ from the paper's."
     )
 
 
@@ -78,27 +78,24 @@ def protocols(folder: Path) -> str:
 
 
 def papers(folder: Path, verdicts: list[Verdict]) -> str:
-    """A row for each paper: its claim, what was found, and the verdicts on its claims."""
-    lines = ["| Paper | It claims | We found | Verdicts on its claims |", "|---|---|---|---|"]
+    """A row for each paper: its claim, what was found, and the verdicts of pre-registered rules."""
+    lines = ["| Paper | The paper claims | We found | Verdicts |", "|---|---|---|---|"]
     for paper in runner.papers():
-        mine = [each for each in verdicts if each.claim.kind == "paper" and each.claim.folder == paper.folder]
+        theirs = [each for each in verdicts if each.claim.kind == "paper" and each.claim.folder == paper.folder]
+        mine = [each for each in theirs if (each.standing or each.claim.standing) == "confirmatory"]
         if mine:
-            judged = Counter(each.counted for each in mine if each.verdict != "not run")
-            waiting = len(mine) - sum(judged.values())
-            counts = ", ".join(
-                filter(
-                    None,
-                    (
-                        claims.tally({name: judged[name] for name in claims.VERDICTS if judged[name]}),
-                        f"{waiting} not run" if waiting else "",
-                    ),
-                )
-            )
+            judged = Counter(each.counted.replace("not run", "waiting for a run") for each in mine)
+            counts = f"{len(mine)}: {claims.tally({name: judged[name] for name in sorted(judged, key=_place)})}"
             cite = f"[{paper.cite}]({paper.link})" if paper.link else paper.cite
             name = f"**{_link(folder, paper.name, f'{paper.folder}/index')}**, {cite}"
             found = headline(paper.folder, verdicts) or "Its claims wait for their next run."
             lines.append(f"| {' | '.join(map(_cell, (name, paper.claims, found, counts)))} |")
     return "\n".join(lines)
+
+
+def _place(verdict: str) -> int:
+    """In the order in which verdicts are always listed."""
+    return claims.VERDICTS.index(verdict) if verdict in claims.VERDICTS else len(claims.VERDICTS)
 
 
 def _link(folder: Path, text: str, page: str) -> str:

@@ -94,14 +94,17 @@ class Comparison:
         if best["time, high"] < 1:
             time = _interval(*best[_ENDS["time"]])
             sentences = [
-                f"{best['protocol']} reaches {share} first, in {time} of {first}'s time, and {self._ends(best)}."
+                f"{best['protocol']} is the first to reach {share}, in {time} of {first}'s time, and {self._ends(best)}."
             ]
         else:
             sentences = [f"No protocol reaches {share} measurably faster than {first}."]
             best = table[self._mine(table)].iloc[0]
         others = table[table["protocol"] != best["protocol"]]
-        if near := [*others.loc[others["time, low"] <= best["time, high"], "protocol"]]:
-            sentences.append(f"Equally fast within the intervals: {', '.join(near)}.")
+        near = others[others["time, low"] <= best["time, high"]]
+        level = near["difference, high"] >= 0
+        for words, rows in (("and not lower at the end", near[level]), ("and lower at the end", near[~level])):
+            if len(rows):
+                sentences.append(f"Equally fast within the intervals, {words}: {', '.join(rows['protocol'])}.")
         if lost := [*others.loc[others["difference, high"] < 0, "protocol"]]:
             sentences.append(f"Measurably below {first} at the end: {', '.join(lost)}.")
         if never := [*table.loc[~np.isfinite(table["time"]), "protocol"]]:
@@ -151,4 +154,4 @@ def _interval(mean: float, low: float, high: float) -> str:
 
 
 def _short(x: float) -> str:
-    return rounded(x, decimals([x]))
+    return f"{x / 1e6:.3g}M" if x >= 1e6 else rounded(x, decimals([x]))

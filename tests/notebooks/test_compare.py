@@ -45,7 +45,7 @@ def test_differences_are_of_the_same_seed(by_hand):
 
 def test_the_verdict_says_who_is_sooner_and_that_a_loss_was_not_measured(by_hand):
     assert by_hand.verdict() == (
-        "gba = bsp reaches 90 % of what sync learns first, in 0.500 of sync's time, "
+        "gba = bsp is the first to reach 90 % of what sync learns, in 0.500 of sync's time, "
         "and its final AUC is the same within −3 [−16, 10] × 10⁻³."
     )
 
@@ -101,7 +101,8 @@ def test_who_is_not_measurably_sooner_is_told_beside_the_first_and_is_a_choice()
     )
     assert found.choice() == "gba"
     assert found.verdict() == (
-        "No protocol reaches 90 % of what sync learns measurably faster than sync. Equally fast within the intervals: gba."
+        "No protocol reaches 90 % of what sync learns measurably faster than sync. "
+        "Equally fast within the intervals, and not lower at the end: gba."
     )
 
 
