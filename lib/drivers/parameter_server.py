@@ -84,8 +84,10 @@ class ParameterServer(Part):
             gate = self._gates[step] = asyncio.get_running_loop().create_future()
             if earlier:
                 earlier.set_result(None)
-            else:
-                self._open_gates([step])
+            else:  # a worker's steps start in its order, so not this one before those that wait
+                self._open_gates(
+                    [each for each in self._gates if each[0] == worker] if self._rule.pull_ahead else [step]
+                )
             updates = await self._remove_paused()
         if updates:
             await self._carry_out(updates)

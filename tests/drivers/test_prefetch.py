@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lib
 from lib import Failure, Node, VirtualCluster, protocols
@@ -52,6 +54,23 @@ def test_each_set_of_servers_is_asked_as_far_ahead_as_its_rule_says(aheads):
 
     asyncio.run(train())
     assert all(each.batches == list(range(9)) for each in sets)
+
+
+@settings(max_examples=15)
+@given(
+    bound=st.integers(0, 2),
+    pull_ahead=st.integers(1, 2),
+    feed=st.sampled_from(("queue", "split")),
+    prefetch=st.integers(1, 4),
+    workers=st.integers(2, 6),
+    seed=st.integers(0, 1000),
+)
+def test_a_workers_steps_start_in_its_order_whatever_the_bound(bound, pull_ahead, feed, prefetch, workers, seed):
+    """A pull that came while an update was under way was let in before an earlier one of its worker, which waited for ever."""
+    rule = protocols.get("hop-bs", bound=bound, pull_ahead=pull_ahead)
+    cluster = VirtualCluster(workers=workers, slowdown=0.3, worker=Node(flops=1e6))
+    options = {"samples": 160, "feed": feed, "prefetch": prefetch, "seed": seed, "gradients": False, "save": False}
+    assert lib.train(CLICKS, rule, cluster, **options).summary["samples"] == 160
 
 
 def steps(tau, **nodes):
