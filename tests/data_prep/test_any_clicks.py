@@ -320,7 +320,7 @@ def test_the_guides_commands_do_what_it_says(tmp_path, monkeypatch):
 def test_the_readmes_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
     """On a log of 1,000 rows, a twentieth of the guide's."""
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    own = text.partition("## Your clicks, your cluster")[2].partition("\n## ")[0]
+    own = text.partition("## Use your own data and cluster")[2].partition("\n## ")[0]
     commands = [line.strip() for line in own.splitlines() if line.startswith("    ")]
     assert [re.search(r"(?:data_prep|lockstep) (\w+)", command)[1] for command in commands] == [
         "clicks",
