@@ -363,3 +363,9 @@ def test_a_run_saved_in_a_read_only_folder_is_still_found(reports, monkeypatch):
     first = train(save=True)
     monkeypatch.setattr(paths.tempfile, "NamedTemporaryFile", full)
     assert train(save=True).digest == first.digest
+
+
+@pytest.mark.parametrize("workload", ["ctr-synthetic", "kg-synthetic", "cifar10-wrn", "squad-bert"])
+def test_an_empty_folder_of_data_is_no_synthetic_data(workload):
+    with pytest.raises(BadOption, match="data must be a text that is not empty"):
+        lib.train(workload, "sync", "virtual", data="", save=False)

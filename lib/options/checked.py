@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import AllowInfNan, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
@@ -27,6 +27,7 @@ Natural = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0), Finite]
 NotNegative = Annotated[float, Ge(0), Finite]
 Share = Annotated[float, Ge(0), Le(1)]
+Text = Annotated[str, MinLen(1)]
 
 
 class CheckedType(ABCMeta):
@@ -219,6 +220,7 @@ RIGHT = {
     "missing": "a longer list",
     "too_short": "a longer list",
     "too_long": "a shorter list",
+    "string_too_short": "a text that is not empty",
     "predicate_failed": "filled in",
     "none_required": "None",
     "literal_error": "{expected}",

@@ -12,6 +12,9 @@ import yaml
 from lib.errors import BadField, BadOption
 from lib.options.checked import Checked
 
+MOST_VALUES = 100_000
+"""More values are refused: a few lines of aliases may stand for billions."""
+
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
     """YAML 1.1 without dates, and with numbers as Python writes them."""
@@ -41,7 +44,7 @@ def parse(text: str, source: str) -> Any:
     try:
         loader = Loader(text)
         if node := loader.get_single_node():
-            _check(node)
+            _check(node, {})
         return loader.construct_document(node) if node else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -66,15 +69,22 @@ def read(kind: type[Checked], data: Any, source: str | Path) -> Any:
         raise BadOption(f"{source}: {error}") from error
 
 
-def _check(node: yaml.Node) -> None:
-    """Refuse what stands in itself, and names of a mapping that stand twice or are no text."""
-    names = set()
-    for item in node.value if isinstance(node, yaml.CollectionNode) else ():
-        key, part = item if isinstance(item, tuple) else (None, item)
-        if key is not None and (not isinstance(key, yaml.ScalarNode) or key.value in names):
-            problem = (
-                f"{key.value!r} stands here twice" if isinstance(key, yaml.ScalarNode) else "a name is expected here"
-            )
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-        names |= {key and key.value}
-        _check(part)
+def _check(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Count the values that a node stands for, aliases written out. Refuse too many, what stands in itself, and names of a
+    mapping that stand twice or are no text."""
+    if id(node) not in sizes:
+        sizes[id(node)], names = MOST_VALUES, set()  # as long as it is not counted: what stands in itself has no end
+        size = 1
+        for item in node.value if isinstance(node, yaml.CollectionNode) else ():
+            key, part = item if isinstance(item, tuple) else (None, item)
+            if key is not None and (not isinstance(key, yaml.ScalarNode) or key.value in names):
+                named = isinstance(key, yaml.ScalarNode)
+                problem = f"{key.value!r} stands here twice" if named else "a name is expected here"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            names |= {key and key.value}
+            size += _check(part, sizes)
+        if size > MOST_VALUES:
+            problem = f"written out, this would be more than {MOST_VALUES:,} values"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        sizes[id(node)] = size
+    return sizes[id(node)]

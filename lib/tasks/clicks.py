@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lib.cluster.spec import Work
-from lib.options.checked import Count, Natural, NotNegative
+from lib.options.checked import Count, Natural, NotNegative, Text
 from lib.store.optim import Adam, Optimizer
 from lib.tasks import metrics
 from lib.tasks.batch import Batch, share_ids
@@ -46,7 +46,7 @@ class ClickThrough(ClickDistribution, Workload):
     """The model (option `model`): deepfm, dlrm, ffnn, dien, or a class of your own that extends
     `lib.tasks.click_models.ClickModel` (in a file: "my_file.py:MyModel"). Its constructor names what it needs of fields, dim,
     dense_features, hidden and seed."""
-    data: str | None = None
+    data: Text | None = None
     """Folder of prepared clicks; without it they are synthetic, by `fields` to `world`, for DIEN also `length` to `affinity`."""
     dim: Count = 8
     """Width of an embedding."""

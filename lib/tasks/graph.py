@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from lib.cluster.spec import Work
 from lib.errors import BadOption
-from lib.options.checked import Count, Natural, NotNegative, Share
+from lib.options.checked import Count, Natural, NotNegative, Share, Text
 from lib.store.optim import Adagrad, Optimizer
 from lib.streams import stream
 from lib.tasks import metrics
@@ -325,7 +325,7 @@ class LinkPrediction(Workload):
     network: Network = "distmult"
     """The model (option `model`): distmult, graphsage, or a class of your own that extends one of `lib.tasks.graph`. Its
     constructor names what it needs of relations, dim, neighbours and seed."""
-    data: str | None = None
+    data: Text | None = None
     """Folder of a real graph; without it the graph is synthetic, by the options from `entities` to `world`."""
     entities: Count = 2_000
     """Number of entities."""

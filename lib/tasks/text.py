@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from lib.cluster.spec import Work
 from lib.errors import BadOption, LockstepError
-from lib.options.checked import Count, Natural, Share
+from lib.options.checked import Count, Natural, Share, Text
 from lib.store.optim import SGD, Adam, Optimizer
 from lib.streams import stream
 from lib.tasks.batch import Batch
@@ -357,7 +357,7 @@ class Answers(Workload):
     """Most words of the vocabulary of real questions; other words are unknown."""
     length: Annotated[int, Ge(8)] = 192
     """Places for a real question and its passage."""
-    data: str | None = None
+    data: Text | None = None
     """Folder of real questions; without it they are synthetic, by the options from `kinds` to `ambiguity`."""
     kinds: Annotated[int, Ge(2)] = 8
     """Kinds of words."""

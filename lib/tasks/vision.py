@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.cluster.spec import Work
-from lib.options.checked import Count, Natural, NotNegative
+from lib.options.checked import Count, Natural, NotNegative, Text
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
 from lib.tasks.batch import Batch
@@ -317,7 +317,7 @@ class ImageClasses(Workload):
     norm: Literal["settled", "running"] = "settled"
     """Moments of batch normalisation in an evaluation: of training batches at the evaluated parameters (settled), or torch's
     running statistics, which a replica rule mixes."""
-    data: str | None = None
+    data: Text | None = None
     """Folder of real images; without it they are synthetic, by the options from `classes` to `world`."""
     classes: Count = 10
     """Number of classes."""

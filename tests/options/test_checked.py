@@ -187,7 +187,11 @@ def test_yaml_as_people_write_it(text, expected):
         ("a: 1\nb: [1,", "it:3:1: not YAML: "),
         ("a: 1\nb: 2\na: 3", "it:3:1: not YAML: 'a' stands here twice"),
         ("- a: {b: 1, b: 2}", "it:1:13: not YAML: 'b' stands here twice"),
-        ("&a [*a]", "it: not YAML: "),
+        (
+            "\n".join([f"a0: &a0 [{'x,' * 10}]", *(f"a{n}: &a{n} [{f'*a{n - 1},' * 10}]" for n in range(1, 9))]),
+            "it:5:5: not YAML: written out, this would be more than 100,000 values",
+        ),
+        ("&a [*a]", "it:1:1: not YAML: written out, this would be more than 100,000 values"),
         ("!!python/object:os.system {}", "it:1:1: not YAML: could not determine a constructor"),
         ("? [1]\n: 2", "it:1:3: not YAML: "),
     ],
