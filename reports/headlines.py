@@ -1,4 +1,4 @@
-"""Headlines: what a paper's reproduction found, written by hand in `notebooks/headlines.yaml`, with numbers from verdicts."""
+"""Headlines: what was found, written by hand in `notebooks/headlines.yaml`, with numbers from verdicts."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from lib.options.yaml_source import load, read
 from reports.claims import Case, Claim, Verdict
 from reports.claims.claim import Text
 from reports.markup import rounded
-from reports.quantities import decimals
+from reports.quantities import PERCENT, decimals
 
 NUMBER = re.compile(r"\{(?P<claim>[^@:{}]+)(?:@(?P<case>[^:{}]*))?(?P<paper>:paper)?\}")
 MOST_DIGITS = 3
@@ -52,7 +52,7 @@ class Headline(Checked):
 
 
 def headlines() -> dict[str, Headline]:
-    """Every headline, by the folder of its paper."""
+    """Every headline, by its paper's folder or its notebook."""
     path = paths.notebooks() / "headlines.yaml"
     if not path.exists():
         return {}
@@ -67,6 +67,8 @@ def headline(name: str, verdicts: Iterable[Verdict]) -> str:
 
 def _written(claim: Claim, case: Case, number: float) -> str:
     """A number with the digits that its interval carries, three at most."""
+    if claim.metric in PERCENT and claim.effect == "value":
+        return f"{100 * number:.2g} %"
     text = f"{number:.{MOST_DIGITS}g}".replace("-", "−")
     if number == case.ours and number and case.low is not None and case.high is not None:
         largest = MOST_DIGITS - 1 - math.floor(math.log10(abs(number)))

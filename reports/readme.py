@@ -43,7 +43,7 @@ def findings(folder: Path, verdicts: list[Verdict]) -> str:
         words = compare_figure.front(data)
         lines = [_wrapped(each, "- ") for each in (*words["answer"], held(verdicts))]
         how = re.sub(r"\[([^]]+)\]\(([^)]+)\)", lambda link: _link(folder, *link.groups()), words["about"][0])
-        return "\n".join([*lines, "", _wrapped(how)])
+        return "\n".join([*lines, "", _wrapped(f"{how} {headline('94_fidelity', verdicts)}")])
     return _wrapped(held(verdicts), "- ")
 
 

@@ -185,7 +185,7 @@ def settle(records: Iterable[PartLog], undone: int = 0) -> dict[str, int]:
             raise LockstepError(
                 f"the gradient ledger does not balance: {book['issued']} started, {workers['issued']} computed"
             )
-    whole = books[0] if books else _book("nobody", 0, Counter())
+    whole = books[0] if books else _book("no worker", 0, Counter())
     held = any(record.ledger["samples held"] for record in records)
     abandoned = {"abandoned": max(record.ledger["abandoned"] for record in records)} if held else {}
     return {**whole, **abandoned, "issued": whole["issued"] + undone, "lost": whole["lost"] + undone}

@@ -35,7 +35,7 @@ class Trainer:
             site.shared(f"model {thread}", lambda: FlatModel(plan.workload.model(plan.seed), site.device, bags))
             for thread in range(threads)
         ]
-        """Those that nobody uses now."""
+        """Those that are free now."""
         if self._models[0].running and plan.protocol.dense.statistics is None:
             raise BadOption(
                 f"{plan.protocol.dense.name}: the model's running statistics ({self._models[0].running[0]!r}) would be no "
@@ -263,7 +263,7 @@ class Overlap:
         """Which share of the step's work is done when each bucket is ready; backward's work goes with the parameters."""
         self._parts = [asyncio.get_running_loop().create_future() for _ in buckets]
         self._means = asyncio.ensure_future(self._average())
-        # A worker that died asks no more for its mean, and what befell it is nobody's news.
+        # A dead worker does not wait for its mean, so its error is dropped.
         self._means.add_done_callback(lambda means: means.cancelled() or means.exception())
 
     async def again(self, met: Meeting, mine: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ def uploaded(array: np.ndarray | torch.Tensor, device: torch.device) -> torch.Te
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What was sent. It is to be held until whoever uses it is done: a stream knows nothing of another's."""
+    """What was sent. Hold it until the copy has been used: one stream does not know when another is done."""
 
     what: Any
     _event: torch.cuda.Event | None = None

@@ -1,7 +1,7 @@
 """The stages of a run: stretches under one protocol, at whose ends the next protocol's parts begin with the model.
 
 Finished stages are saved beside the checkpoints of the current one, so a run that was stopped resumes in the stage that it had
-reached. Beside the files of `lib.drivers.checkpoints`, the folder of a run's checkpoints holds
+reached. In addition to the files of `lib.drivers.checkpoints`, the folder of a run's checkpoints holds
 
     done-0002  what the parts of a finished stage wrote down
     world      how many stages are finished, and the world's state after the last of them
