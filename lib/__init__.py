@@ -30,9 +30,10 @@ _HOMES = {
         "lib.training.controller": "Automatic",
         "lib.training.schedule": "Choice Phase Schedule",
         "lib.training.sweep": "sweep",
-        "lib.training.train": "Job train",
+        "lib.training.train": "Job Options train",
         "notebooks.advisor.advice": "advise",
         "notebooks.advisor.compare": "compare",
+        "notebooks.advisor.explain": "explain",
     }.items()
     for name in names.split()
 }
@@ -58,4 +59,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -10,6 +10,8 @@ examples:
   lockstep compare sync gba s-easgd -o workers=16 -o slowdown=alibaba-shared-2018
   lockstep advise --workers 16 --slow 4@2x --network 10Gbit/s --model dlrm
   lockstep advise --data FOLDER --workers 16 --step 5ms --trace steps.csv --columns worker=rank,took=seconds
+  lockstep explain ctr-synthetic sync -o workers=8 -o slowdown=0.6   # where its time goes
+  lockstep explain --trace steps.csv --columns worker=rank,took=step_ms   # where the time of your job goes
   lockstep train kg-synthetic oac local -o accesses=true   # its history, judged
   lockstep check HISTORY   # anybody's, or a run's accesses.parquet
   lockstep run 00_quickstart --profile laptop -p seeds=5

@@ -1,10 +1,12 @@
 """The commands that compare, advise, calibrate and check a history: `lockstep compare`, `advise`, `calibrate`, `check`."""
 
 import argparse
+import json
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lib import BadOption
 from lib.command_line import OPTION, PAIRS, check_names, pair
 from notebooks.advisor import cli_options
 
@@ -21,14 +23,30 @@ def add_to(add: Callable[..., Any]) -> None:
     compare("protocols", nargs="+", metavar="PROTOCOL", help="as for train; the others are compared with the first")
     cli_options.flags(compare)
     compare("-o", "--option", help=OPTION, **PAIRS)
-    advise = add("advise", _advise, "try every protocol, and compare the fastest few")
-    advise("--first", default="sync", metavar="PROTOCOL", help="what you have now, or know best (default sync)")
-    advise("--keep", type=int, default=4, help="how many are compared with it (default 4)")
-    ends = "time: the fastest to the goal; quality: the fastest of those that are not measurably below the first"
-    advise("--priority", choices=("time", "quality"), default="time", help=ends + " (default time)")
+    advise = add("advise", _advise, "try every protocol, compare the fastest few, and say which to use")
+    advise("--first", default="sync", metavar="PROTOCOL", help="the protocol that you use now (default sync)")
+    advise(
+        "--keep",
+        type=int,
+        default=4,
+        help="how many of the fastest are compared with it, besides the best of each family (default 4)",
+    )
+    advise("--json", action="store_true", help="print the answer and everything that it rests on as JSON")
     cli_options.flags(advise)
     advise("-o", "--option", help=OPTION, **PAIRS)
-    check = add("check", _check, "judge a pipeline's history: what no serial run would have shown")
+    explain = add("explain", _explain, "say where the time of a run goes, by worker and by cause")
+    explain("workload", nargs="?", help="as for train; the run is simulated")
+    explain("protocol", nargs="?", help="as for train")
+    explain("cluster", nargs="?", default="virtual", help="virtual, or a machine.yaml (default virtual)")
+    explain("--trace", metavar="FILE", help="instead of a run: the step times of your job, as for advise")
+    explain(
+        "--columns",
+        metavar="worker=A,time=B,took=C",
+        help="the trace's columns of these; took=C:ms if C is in milliseconds",
+    )
+    explain("--perfetto", metavar="FILE", help="save the run's trace for ui.perfetto.dev")
+    explain("-o", "--option", help=OPTION, **PAIRS)
+    check = add("check", _check, "check a pipeline's history for what no sequential run could show")
     history = "a .parquet or .csv file, as notebooks/oac/access_history.py describes it and runs leave it"
     check("history", metavar="HISTORY", help=history)
     calibrate = add("calibrate", _calibrate, "measure this machine and write a virtual cluster of its kind")
@@ -39,40 +57,46 @@ def add_to(add: Callable[..., Any]) -> None:
 def _compare(options: argparse.Namespace) -> None:
     import lib
 
-    workload, given = _asked(options, options.protocols)
-    _told(lib.compare(options.protocols, workload, options.cluster, **given), options.figure)
+    workload, given = _setting(options, options.protocols)
+    found = lib.compare(options.protocols, workload, options.cluster, **given)
+    _show(found)
+    print(textwrap.fill(found.verdict(), 100))
+    if options.figure:
+        found.figure().savefig(options.figure)
 
 
 def _advise(options: argparse.Namespace) -> None:
     import lib
+    from notebooks.advisor.trial import FEW
 
-    workload, given = _asked(options, [options.first])
+    workload, given = _setting(options, [options.first])
     found = lib.advise(workload, options.cluster, first=options.first, keep=options.keep, **given)
-    print(f"a run of each on the seed of the trials; time to the goal and final metric beside {options.first}'s:")
+    if options.figure:
+        found.comparison.figure().savefig(options.figure)
+    if options.json:
+        print(json.dumps(found.to_json(), indent=1))
+        return
+    _print("Assumed: " + "; ".join(f"{name}: {value}" for name, value in found.assumed.items()) + ".")
+    print(
+        f"\nOne run of each protocol on the tuning seed; time to the goal and final metric compared with {options.first}'s:"
+    )
     tried = found.tried.assign(rate=[f"{rate:.3g}×" for rate in found.tried["rate"]])
     print(tried.round({"time": 3, "difference": 4}).to_string(index=False, na_rep="never"))
     for name, why in found.refused.items():
         print(f"{name} cannot run there: {why}")
-    print(
-        "rate: times the workload's own, the best of those tried, which is one for who is too slow to be first; "
-        "as: whose run it was, to the last bit"
-    )
-    print("\nthe soonest of these, and the soonest that lost nothing, on other seeds and at their own best rates:")
-    _told(found.comparison, options.figure)
-    choice, table = found.comparison.choice(options.priority), found.comparison.summary().set_index("protocol")
-    sooner = table.loc[[choice in name.split(" = ") for name in table.index], "time, high"].iloc[0] < 1
-    unsure = choice != options.first and not sooner
-    print(f"\nuse {choice}{f', which is not measurably sooner than {options.first}' if unsure else ''}")
-    other, why = ("quality", "the end") if options.priority == "time" else ("time", "the time to the goal alone")
-    if (more := found.comparison.choice(other)) != choice:
-        print(f"where {why} counts (--priority {other}): {more}")
-    for each in found.depends_on(options.priority):
-        print(f"- {each}")
-    for each in found.doubts():
-        print(f"doubt: {each}")
+    print("rate: a multiple of the workload's own, the best that was tried; as: the protocol with the identical run")
+    print("\nThe fastest of these and the best of each family, on other seeds:")
+    _show(found.comparison)
+    doubts = [f"Doubt: {each}" for each in found.doubts()]
+    print()
+    for each in [*doubts, *found.comparison.answer()] if found.updates < FEW else [*found.comparison.answer(), *doubts]:
+        _print(each)
+    print()
+    for each in found.depends_on():
+        _print(each)
 
 
-def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def _setting(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The workload, and the options of a comparison."""
     workload = cli_options.workload(options)
     for protocol in protocols:
@@ -80,12 +104,49 @@ def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, 
     return workload, cli_options.comparison_options(options, protocols[0], dict(pair(text) for text in options.option))
 
 
-def _told(found: "Comparison", figure: str | None) -> None:
+def _show(found: "Comparison") -> None:
+    from notebooks.advisor.comparison import CLOCK
+
     print(found.table().to_string(index=False))
-    print("best rate: as a multiple of the workload's own, which all use for 'at one rate'; age: in updates")
-    print(textwrap.fill(found.verdict(), 100))
-    if figure:
-        found.figure().savefig(figure)
+    print("best rate: as a multiple of the workload's own; age: in updates; [a, b]: 95 % interval")
+    print(
+        f"Time is simulated unless the cluster is local or ray; differences below {100 * CLOCK:.0f} % mean nothing.\n"
+    )
+
+
+def _print(text: str) -> None:
+    print(textwrap.fill(text, 100))
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from notebooks.advisor.explain import explain, explain_trace
+
+    if options.trace:
+        from data_prep.traces.command import pairs
+        from data_prep.traces.formats import read_trace
+
+        found = explain_trace(read_trace(options.trace, columns=pairs(options.columns) if options.columns else None))
+    elif options.workload is None or options.protocol is None:
+        raise BadOption("explain: give a workload and a protocol, as for `lockstep train`, or --trace FILE")
+    else:
+        check_names(options.workload, options.protocol, options.cluster)
+        given = dict(pair(text) for text in options.option)
+        found = explain(options.workload, options.protocol, options.cluster, **given)
+        if options.perfetto:
+            import lib
+
+            run = lib.train(options.workload, options.protocol, options.cluster, gradients=False, save=False, **given)
+            print(f"saved {run.perfetto(options.perfetto)}; open it at ui.perfetto.dev")
+    for table in (found.causes, found.workers):
+        shown = table.assign(
+            **{name: [f"{100 * x:.1f} %" for x in table[name]] for name in table.columns.drop("lost", errors="ignore")}
+        )
+        print(shown.to_string(float_format="{:.4g} s".format), end="\n\n")
+    print(
+        "share: of the run's time. By worker: lost if only this worker is slow; saved if it is as fast as the others."
+    )
+    for each in found.sentences():
+        _print(each)
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -26,6 +26,10 @@ from reports.quantities import plus_minus
 
 NAME = "90_compare/shared_cluster"
 """The notebook's figure whose data this is."""
+CONDITIONS = "90_compare/conditions"
+"""The notebook's data of all conditions."""
+APART = 0.05
+"""A protocol whose speed differs from Sync's by less is neither faster nor slower: simulated time is no better than that."""
 SHARE = 99.0
 """Per cent of what Sync learns: a protocol with so much, and not measurably below Sync, is as good in the answer."""
 PAIRED = ("speed", "quality", "less")
@@ -92,13 +96,13 @@ def identical(data: pd.DataFrame) -> dict[str, list[str]]:
     """First of several protocols, in the families' order -> the others whose every run equals its run."""
     found: dict[str, list[str]] = {}
     runs = {name: group.set_index("seed")[["qps", "auc"]] for name, group in data.groupby("protocol", sort=False)}
-    for name in _in_order(runs):
+    for name in in_order(runs):
         twin = next((first for first in found if runs[first].equals(runs[name])), None)
         found.setdefault(twin or name, []).extend([name] if twin else [])
     return found
 
 
-def _in_order(names: Iterable[str]) -> list[str]:
+def in_order(names: Iterable[str]) -> list[str]:
     """Names in the families' order, unknown ones last."""
     order = members()
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
@@ -144,7 +148,7 @@ def figure(data: pd.DataFrame) -> Figure:
         legend(fig, table["protocol"])
         names = []
         for group in groups:
-            first, *more = _in_order(group["protocol"])
+            first, *more = in_order(group["protocol"])
             names.append(f"{first} and {len(more)} more" if len(more) > 1 else ", ".join([first, *more]))
         name_marks(ax, names, [(row.speed, row.quality) for row in firsts], [tone(row.protocol) for row in firsts])
     return fig
@@ -231,14 +235,29 @@ def front(data: pd.DataFrame) -> dict[str, list[str]]:
     return {"answer": answer(data), "about": [about[0], method, about[1]]}
 
 
-def measured(data: pd.DataFrame, names: Iterable[str]) -> tuple[str, str]:
-    """The lowest and the highest speed of these protocols, and of their AUC minus Sync's."""
-    table = summary(data).set_index("protocol")
-    table = table[table.index.isin([*names])]
-    if table.empty:
-        return "–", "–"
-    ends = table["speed"].agg(["idxmin", "idxmax"])
-    speeds = {f"{table.loc[name, 'speed']:.2f}×": name for name in ends}
-    losses = dict.fromkeys(f"{x:.4f}".replace("-", "−") for x in (table["less"].min() + 0.0, table["less"].max() + 0.0))
-    named = (f"{speed} ({name})" for speed, name in speeds.items())
-    return " to ".join(named if len(speeds) > 1 else speeds), " to ".join(losses)
+def read_conditions(folder: Path) -> pd.DataFrame | None:
+    """The runs of all conditions in a folder of results; None where it has none."""
+    path = folder / f"{CONDITIONS}.csv"
+    return pd.read_csv(path) if path.exists() else None
+
+
+def advice(data: pd.DataFrame, names: Iterable[str]) -> tuple[str, str, str]:
+    """Where these protocols train faster than Sync, where all of them are slower, and what they lose: the conditions with the
+    speed of the fastest, as a multiple of Sync's, and the range of AUC minus Sync's."""
+    sync = data[data["protocol"] == "sync"].set_index(["condition", "seed"])
+    mine = data[data["protocol"].isin([*names]) & (data["protocol"] != "sync")]
+    if mine.empty:
+        return "–", "–", "–"
+    same = sync.loc[pd.MultiIndex.from_frame(mine[["condition", "seed"]])]
+    mine = mine.assign(
+        speed=mine["samples/s"].to_numpy() / same["samples/s"].to_numpy(),
+        loss=mine["metric"].to_numpy() - same["metric"].to_numpy(),
+    )
+    means = mine.groupby(["condition", "protocol"], sort=False)[["speed", "loss"]].mean()
+    best = means["speed"].groupby(level="condition", sort=False).max()
+    faster, slower = best[best > 1 + APART].sort_values(ascending=False), best[best < 1 - APART].sort_values()
+    places = [
+        ", ".join(f"{name} ({speed:.1f}×)" for name, speed in part.items()) or "none" for part in (faster, slower)
+    ]
+    ends = dict.fromkeys(f"{x:.4f}".replace("-", "−") for x in (means["loss"].min() + 0.0, means["loss"].max() + 0.0))
+    return places[0], places[1], " to ".join(ends)

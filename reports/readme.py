@@ -66,13 +66,16 @@ def held(verdicts: list[Verdict]) -> str:
 
 
 def protocols(folder: Path) -> str:
-    """A row for each family: how it works, where to use it and where not, and what was measured of its members."""
-    data = compare_figure.read(folder)
-    lines = ["| Family | How it works | Good for | Avoid if | Speed | AUC |", "|---|---|---|---|---|---|"]
+    """A row for each family: how it works, where it is faster and where slower than Sync, and what it loses, as measured."""
+    data = compare_figure.read_conditions(folder)
+    lines = [
+        "| Family | How it works | Faster than Sync with | Slower than Sync with | AUC − Sync's |",
+        "|---|---|---|---|---|",
+    ]
     for each in compare_figure.families():
         names = ", ".join(f"`{name}`" for name in each["members"])
-        measured = ("–", "–") if data is None else compare_figure.measured(data, each["members"])
-        cells = (f"**{each['family']}** {names}", each["idea"], each["good"], each["avoid"], *measured)
+        measured = ("–", "–", "–") if data is None else compare_figure.advice(data, each["members"])
+        cells = (f"**{each['family']}** {names}", each["idea"], *measured)
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join(lines)
 

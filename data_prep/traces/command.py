@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -26,11 +26,15 @@ EXAMPLES = """examples:
   python -m data_prep trace --list
 
 A file of your own job: comma-separated values with a header; worker, time (seconds, when the step began) and took (how long it
-was, in any unit). With another header, --columns says which of its columns these are.
+was: seconds, unless the column's name ends with _ms, _us or _ns). With another header, --columns says which of its columns these
+are, and in which unit: took=duration:ms.
 """
 
 
-def _pairs(text: str) -> dict[str, str]:
+def pairs(text: str) -> dict[str, str]:
+    """`--columns` as a mapping."""
+    if not all(part.count("=") == 1 for part in text.split(",")):
+        raise BadOption(f"--columns is {text!r}; expected worker=A,time=B,took=C with the names of the file's columns")
     return dict(pair.split("=", 1) for pair in text.split(","))
 
 
@@ -41,10 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.file is None:
         raise BadOption("which trace? `python -m data_prep trace --help` has examples")
-    trace = read_trace(options.file, options.gap, options.columns)
-    slowdown, remarks = (fit_shared(trace), ()) if options.shared else fit(trace)
-    slowdown, doubts = (slowdown, ()) if trace.daily else better(slowdown, trace)  # no lognormal knows the hours
-    text = document(slowdown, doubts or remarks, trace, recognised(options.file, options.columns))
+    _, text = fitted(options.file, options.gap, options.columns, options.shared)
     if options.out is None:
         print(text, end="")
     else:
@@ -53,12 +54,23 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def fitted(
+    path: Path, gap: float | None = None, columns: Mapping[str, str] | None = None, shared: bool = False
+) -> tuple[Trace, str]:
+    """The trace in a file, and the document of the slowdown that is fitted to it."""
+    trace = read_trace(path, gap, columns)
+    slowdown, remarks = (fit_shared(trace), ()) if shared else fit(trace)
+    slowdown, doubts = (slowdown, ()) if trace.daily else better(slowdown, trace)  # no lognormal knows the hours
+    return trace, document(slowdown, doubts or remarks, trace, recognised(path, columns))
+
+
 def document(slowdown: Slowdown, remarks: Sequence[str], trace: Trace, format: str) -> str:
     """The slowdown as YAML, with what it was fitted to and how near it is as comments."""
     found = quality(slowdown, trace, seeds=max(1, min(10, PLAYED // len(trace.table))))
     said = [
         f"fitted to {trace.name} ({format}): {found['samples']:,} samples of {found['workers']} workers, "
         f"one in {trace.step:.4g} s",
+        *([f"a step takes {trace.took:.4g} s (median)"] if trace.took else []),
         f"distance of the factors' distributions (KS): {found['ks']:.3f}; of one lognormal: {found['ks_lognormal']:.3f}",
         f"99 % quantile: {found['q99']:.3f} in the trace, {found['q99_played']:.3f} played",
         *(
@@ -94,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     add("file", nargs="?", type=Path, metavar="FILE", help="the trace")
     add("out", nargs="?", type=Path, metavar="OUT.yaml", help="the file to write (default: print it)")
     add("--gap", type=float, metavar="SECONDS", help="the longest silence of a worker that is accepted")
-    add("--columns", type=_pairs, metavar="worker=A,time=B,took=C", help="where these stand, whatever they are called")
+    add("--columns", type=pairs, metavar="worker=A,time=B,took=C", help="where these stand, whatever they are called")
     add("--shared", action="store_true", help="machines that others use too: their shares in use through the day")
     add("--list", action="store_true", help="the presets: what they were fitted to, and how far they carry")
     return parser

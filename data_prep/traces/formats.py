@@ -2,8 +2,9 @@
 
 A file's form tells its format:
 - `batch-times`: any job's, as comma-separated values with a header that has worker (a name or a number), time (seconds, when a
-  step began or ended) and took (how long it was, in any unit); steps of several workers, in any order. `columns` says which
-  of another header's these are; without a time a worker's steps follow one another, and took is in seconds;
+  step began or ended) and took (how long it was: seconds, unless the column's name ends with _ms, _us or _ns); steps of several
+  workers, in any order. `columns` says which of another header's these are, and in which unit (`duration:ms`); without a time a
+  worker's steps follow one another;
 - `alibaba-pai`: mini-batch times of one training job's workers, as in alibaba/clusterdata,
   cluster-trace-gpu-v2020/mini-batch-time/data/job_*_norm.csv: worker, time (seconds), batch_time_norm (of any scale);
 - `alibaba-usage`: machine_usage.csv of alibaba/clusterdata, cluster-trace-v2018, without a header: machine, time (seconds),
@@ -17,7 +18,7 @@ Rows are counted from 1; in a CSV file the first line is row 1, so that a row is
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,6 +30,9 @@ from data_prep.source import packed
 from lib.errors import BadOption, nearest
 
 SECONDS_A_DAY = 86_400.0
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+MOST_OF_A_STEP = 1.5
+"""Of the usual time from one step to the next: a step that takes longer is not in seconds."""
 LEAST_FREE = 0.01
 """A machine whose CPU is all in use still gives a newcomer its time slices."""
 
@@ -53,6 +57,8 @@ class Trace:
     """Usual seconds between two samples of a worker."""
     daily: bool
     """Whether the factors follow the time of day."""
+    took: float | None = None
+    """Median seconds that a sample takes; None where the trace does not say it in seconds."""
 
     def seconds(self, steps: float, places: int = 1) -> float:
         """So many steps: to so many decimals, and in a trace of milliseconds to a tenth of a step or nearer."""
@@ -125,13 +131,15 @@ def _times(path: Path, took: str, gap: float | None, columns: Mapping[str, str] 
     raw = _csv(path, None)
     if strange := columns.keys() - {*ROLES}:
         raise BadOption(f"--columns names {min(strange)!r}; expected worker=..., time=... and took=...")
+    name, unit = _unit(columns.get("took", took), raw)
+    columns = {**columns, "took": name} if columns else columns
     for role, name in columns.items():
         if name not in raw:
             raise BadTrace(path, f"no column {name!r} for {role}; {nearest(name, raw.columns)}", row=1)
     raw = raw[[*columns.values()]].set_axis([*columns], axis=1) if columns else raw
     if columns and "time" not in columns:
         _has(path, raw, ["worker", took])
-        seconds = _column(path, raw, took, 2, positive=True)
+        seconds = unit * _column(path, raw, took, 2, positive=True)
         raw = raw.assign(time=seconds.groupby(raw["worker"]).cumsum())
     _has(path, raw, ["worker", "time", took])
     nameless = np.flatnonzero((raw["worker"] == "").to_numpy())
@@ -147,7 +155,21 @@ def _times(path: Path, took: str, gap: float | None, columns: Mapping[str, str] 
     )
     step = table.sort_values(["worker", "time"]).groupby("worker")["time"].diff().median()
     table = _in_order(path, table, gap or np.fmax(60.0, 6 * step), "time", 2)
-    return _trace(path, table.assign(factor=table["took"] / table.groupby("worker")["took"].median().median()))
+    median = float(table.groupby("worker")["took"].median().median())
+    # A step that is longer than the time from one to the next is in another unit.
+    known = took == "took" and unit * median <= MOST_OF_A_STEP * step
+    trace = _trace(path, table.assign(factor=table["took"] / median))
+    return replace(trace, took=unit * median) if known else trace
+
+
+def _unit(name: str, raw: pd.DataFrame) -> tuple[str, float]:
+    """A column of times without its unit, and the unit's seconds: `duration:ms`, or `step_ms`."""
+    column, _, unit = name.rpartition(":")
+    if column and name not in raw:
+        if unit not in UNITS:
+            raise BadOption(f"--columns: took={name} ends with {unit!r}; expected one of {', '.join(UNITS)}")
+        return column, UNITS[unit]
+    return name, UNITS.get(name.rpartition("_")[2], 1.0)
 
 
 def _usage(path: Path, gap: float | None) -> Trace:
@@ -220,7 +242,8 @@ def _bytedance(path: Path, gap: float | None) -> Trace:
             "factor": whole["took"] / whole["stage"].map(typical),
         }
     )
-    return _trace(path, table.sort_values(["worker", "time"], ignore_index=True))
+    trace = _trace(path, table.sort_values(["worker", "time"], ignore_index=True))
+    return replace(trace, took=float(typical.median()))
 
 
 FORMATS: dict[str, Callable[[Path, float | None], Trace]] = {

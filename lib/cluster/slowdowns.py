@@ -27,6 +27,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 from lib import streams
 from lib.errors import BadField, nearest, unknown
 from lib.options.checked import Checked, Finite, NotNegative, Positive, Share, checked, read_kind
+from lib.options.registry import is_user_code, load_user_code
 from lib.options.units import SECONDS, PositiveSeconds, Seconds
 from lib.options.yaml_source import load, read
 
@@ -113,11 +114,14 @@ class Slowdown(Checked, ABC):
     @classmethod
     def read(cls, data: Any) -> Slowdown:
         """Read a slowdown from `{name: kind, field: value, ...}`, or from a preset's name or `{name: preset, scale: 0.001}`, or
-        from the name of a YAML file with either, as `python -m data_prep trace` writes it, or from a number: the sigma of a
-        lognormal one."""
+        from the name of a YAML file with either, as `python -m data_prep trace` writes it, or from `mine.py:Mine`, a class of
+        the user's, or from a number: the sigma of a lognormal one."""
         if isinstance(data, (int, float)) and not isinstance(data, bool):
             return KINDS["lognormal"](sigma=data)
         if isinstance(data, str):
+            if is_user_code(data):
+                kind = load_user_code(data, "slowdown", Slowdown)
+                return kind() if isinstance(kind, type) else kind
             if data.endswith((".yaml", ".yml")):
                 found = load(data)
                 wrapped = isinstance(found, Mapping) and [*found] == ["slowdown"]

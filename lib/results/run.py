@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +44,39 @@ class Run:
     """The model at the end, or where it is saved; None: it was not kept."""
     accesses: pd.DataFrame | None = None
     """What a pipeline's batches did with which rows (`notebooks.oac.access_history`), where that was wanted."""
+    folder: Path | None = None
+    """Where the run is saved; None: it was not."""
+
+    def __repr__(self) -> str:
+        return f"<Run of {' '.join(self._names())}: {', '.join(f'{name} {text}' for name, text in self._figures().items())}>"
+
+    def _repr_html_(self) -> str:
+        """A card in Jupyter."""
+        rows = {
+            "run of": " ".join(self._names()),
+            **self._figures(),
+            "saved": self.folder or "no",
+            "digest": self.digest[:12],
+        }
+        return pd.Series({name: str(text) for name, text in rows.items()}).to_frame().to_html(header=False)
+
+    def _names(self) -> list[str]:
+        things = (self.provenance.get(what) for what in ("workload", "protocol", "cluster"))
+        return [str(thing["name"]) for thing in things if isinstance(thing, dict) and "name" in thing]
+
+    def _figures(self) -> dict[str, str]:
+        """The figures that a person looks for first; seconds are simulated or real."""
+        clock = str(self.summary.get("clock"))
+        metrics = {
+            name: f"{self.summary[name]:.4g}" for name in ("auc", "ne", "accuracy", "f1", "mrr") if name in self.summary
+        }
+        seconds = self.summary.get(f"{clock}_seconds") or 0.0
+        speed = {"samples/s": f"{self.summary.get('qps', 0.0):,.0f}", f"{clock} seconds": f"{seconds:.4g}"}
+        return (
+            metrics
+            | speed
+            | {"samples": f"{self.summary.get('samples', 0):,}", "seed": str(self.provenance.get("seed"))}
+        )
 
     @cached_property
     def model(self) -> ModelState | None:
@@ -62,6 +97,24 @@ class Run:
         first, last = (int((samples >= share * samples[-1]).argmax()) for share in (0.2, 0.8))
         return float((samples[last] - samples[first]) / (time[last] - time[first]))
 
+    def perfetto(self, path: str | Path) -> Path:
+        """Write the trace as a file that ui.perfetto.dev and chrome://tracing open, a track for each node."""
+        nodes = {
+            name: number for number, name in enumerate(sorted(self.trace["node"].astype(str).unique(), key=_natural))
+        }
+        names = [
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": at, "args": {"name": name}}
+            for name, at in nodes.items()
+        ]
+        spans = self.trace.assign(ts=1e6 * self.trace["start"], dur=1e6 * (self.trace["end"] - self.trace["start"]))
+        events = [
+            {"ph": "X", "name": str(row.kind), "pid": 1, "tid": nodes[str(row.node)], "ts": row.ts, "dur": row.dur}
+            | {"args": {"batch": int(row.batch)}}
+            for row in spans.itertuples()
+        ]
+        paths.write_text_atomic(Path(path), json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}))
+        return Path(path)
+
     def save(self, folder: Path) -> None:
         """Write the whole run or nothing: it appears under its name only when it is complete."""
         from lib.store import sealed
@@ -80,6 +133,7 @@ class Run:
 
                     checkpoint.save(new / MODEL, self.model, durable=False)
                 paths.replace_folder(new, folder)
+            object.__setattr__(self, "folder", folder)
         except OSError as error:
             problem = NotSaved(
                 f"the run is complete but could not be saved to {folder}: {error.strerror or error}. Nothing saved before was "
@@ -101,8 +155,19 @@ class Run:
                     raise Damaged(f"{name}.parquet is not what was written")
             frames = {name: pd.read_parquet(io.BytesIO(data)) for name, data in tables.items()}
             kept = folder / MODEL if (folder / MODEL).is_file() else None
-            return cls(**frames, **{name: texts[name] for name in ("summary", "provenance", "digest")}, kept=kept)
+            return cls(
+                **frames,
+                **{name: texts[name] for name in ("summary", "provenance", "digest")},
+                kept=kept,
+                folder=folder,
+            )
         except (OSError, ValueError, KeyError) as error:
             raise LockstepError(
                 f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
             ) from error
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """worker2 comes before worker10."""
+    role, number = re.fullmatch(r"(.*?)(\d*)", name).groups()
+    return role, int(number or 0)

@@ -31,10 +31,10 @@ class SweepFailed(LockstepError, RuntimeError):
     runs: list[Run | None]
 
 
-def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) -> list[Run]:
+def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, label: str = "") -> list[Run]:
     """Every job's run, in the order of the jobs. A job holds what `lib.train` takes, by name. Saved runs are loaded, the others
     are made in as many processes as there are cores, with one torch thread each; runs on a wall clock are made here, one after
-    the other, when nothing else is under way. A job that fails stops no other."""
+    the other, when nothing else is under way. A job that fails stops no other. The progress line begins with the label."""
     prepared = [_prepare(number, each) for number, each in enumerate(jobs)]
     wanted: dict[str, tuple[Job, Mapping[str, Any]]] = {}
     for job, arguments in sorted(prepared, key=lambda each: (each[0].settings.save, each[0].settings.force)):
@@ -52,7 +52,8 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
             errors[key], runs[key] = error, getattr(error, "run", None)
 
     if missing:
-        with Progress(sum(wanted[key][0].samples for key in missing), f"{len(missing)} runs", "samples") as progress:
+        label = f"{label}, {len(missing)} runs" if label else f"{len(missing)} runs"
+        with Progress(sum(wanted[key][0].samples for key in missing), label, "samples") as progress:
             apart = [key for key in missing if wanted[key][0].cluster.clock != "wall"]
             most = _usual() if processes is None else checked(Count, processes, "sweep", "processes")
             lanes = min(most, len(apart))

@@ -2,8 +2,6 @@
 
 import argparse
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,19 +12,19 @@ from lib.workloads import PROFILES
 
 
 def flags(sub: Callable[..., Any]) -> None:
-    """What a command of theirs takes beside its own."""
+    """Add the options that both commands have."""
     sub("--workload", default="clicks-light", help="as for train (default clicks-light)")
     sub("--cluster", default="virtual", help="as for train (default virtual)")
-    sub("--seeds", type=int, default=5, help="runs of each, on planted data of its own (default 5)")
-    sub("--goal", type=float, default=0.9, help="the share of what the first learns that is timed (default 0.9)")
-    sub("--data", metavar="FOLDER", help="real data instead of planted")
+    sub("--seeds", type=int, default=5, help="runs of each protocol, with synthetic data of its own (default 5)")
+    sub("--goal", type=float, default=0.9, help="time until this share of what the first protocol learns (default 0.9)")
+    sub("--data", metavar="FOLDER", help="real data instead of synthetic data")
     sub("--profile", choices=PROFILES, help="the workload's size (default smoke)")
-    sub("--samples", type=int, help="samples of a pass (default: the workload's)")
+    sub("--samples", type=int, help="samples of a run (default: 100 batches of every worker, and 64,000 at least)")
     sub("--figure", metavar="FILE", help="save the figure: .png, .svg or .pdf")
-    sub("--workers", type=int, help="as -o workers=")
-    sub("--slow", metavar="4@2x", help="so many of the workers take so many times as long; as -o speeds=")
+    sub("--workers", type=int, help="number of workers; as -o workers=")
+    sub("--slow", metavar="4@2x", help="4 of the workers take twice as long; as -o speeds=")
     sub("--network", metavar="10Gbit/s", help="each machine's interface; as -o network=")
-    sub("--step", metavar="5ms", help="what a worker's step takes where nothing slows it; as -o worker.flops=")
+    sub("--step", metavar="5ms", help="time of a worker's step where nothing slows it (default: the trace's median)")
     sub(
         "--model",
         metavar="NAME",
@@ -35,9 +33,13 @@ def flags(sub: Callable[..., Any]) -> None:
     sub(
         "--trace",
         metavar="FILE",
-        help="your workers' step times, which `python -m data_prep trace` fits a slowdown to",
+        help="your workers' step times: `python -m data_prep trace` describes the file",
     )
-    sub("--columns", metavar="worker=A,time=B,took=C", help="where these stand in the trace")
+    sub(
+        "--columns",
+        metavar="worker=A,time=B,took=C",
+        help="the trace's columns of these; took=C:ms if C is in milliseconds",
+    )
 
 
 def workload(options: argparse.Namespace) -> str:
@@ -54,11 +56,13 @@ def comparison_options(options: argparse.Namespace, protocol: str, pairs: Mappin
         raise BadOption(f"--network is {options.network!r}; expected {units.RATE.name}, such as {units.RATE.example}")
     if options.slow:
         given["speeds"] = _speeds(options.slow, options.workers)
+    step = _seconds(options.step) if options.step else None
     if options.trace:
-        given["slowdown"] = _fitted_slowdown(options.trace, options.columns)
+        given["slowdown"], median = _fitted_slowdown(options.trace, options.columns)
+        step = step or median
     given |= pairs
-    if options.step:
-        given["worker.flops"] = _a_step(options, protocol, given)
+    if step and "worker.flops" not in pairs:
+        given["worker.flops"] = _flops(step, workload(options), protocol, options.cluster, given)
     return {"seeds": options.seeds, "goal": options.goal, **given}
 
 
@@ -73,21 +77,28 @@ def _speeds(slow: str, workers: int | None) -> list[float]:
     return [1.0] * (workers - some) + [1 / float(match[2])] * some
 
 
-def _a_step(options: argparse.Namespace, protocol: str, given: dict[str, Any]) -> float:
-    """Operations a second of a worker for which the gradient of a batch takes the given time. A launch would count twice
-    where a replica's optimiser steps too."""
+def _seconds(step: str) -> float:
+    seconds = units.SECONDS.read(step)
+    if not seconds or seconds <= 0:
+        raise BadOption(f"--step is {step!r}; expected {units.SECONDS.name}, such as {units.SECONDS.example}")
+    return seconds
+
+
+def _flops(seconds: float, workload: str, protocol: str, cluster: str, given: Mapping[str, Any]) -> float:
+    """Operations a second of a worker for which the gradient of a batch takes so long. A launch would count twice where a
+    replica's optimiser steps too."""
     from notebooks.advisor.trial import Trial
 
-    seconds = units.SECONDS.read(options.step)
-    if not seconds or seconds <= 0:
-        raise BadOption(f"--step is {options.step!r}; expected {units.SECONDS.name}, such as {units.SECONDS.example}")
-    return Trial.of(workload(options), protocol, options.cluster, given).workload.work().flops / seconds
+    return Trial.of(workload, protocol, cluster, given).workload.work().flops / seconds
 
 
-def _fitted_slowdown(trace: str, columns: str | None) -> str:
-    """The slowdown's file. It is another program that fits one, since lib needs nothing of what prepares data."""
+def _fitted_slowdown(trace: str, columns: str | None) -> tuple[str, float | None]:
+    """The file of a slowdown that is fitted to the trace, and the median seconds of a step if the trace has seconds."""
+    from data_prep.traces.command import fitted, pairs
+
+    found, text = fitted(Path(trace), columns=pairs(columns) if columns else None)
     out = paths.reports() / f"{Path(trace).stem}.slowdown.yaml"
-    fit = [sys.executable, "-m", "data_prep", "trace", trace, str(out), *(["--columns", columns] if columns else [])]
-    if subprocess.run(fit, check=False).returncode:
-        raise BadOption(f"--trace {trace}: no slowdown was fitted to it")
-    return str(out)
+    paths.write_text_atomic(out, text)
+    if not found.took:
+        print(f"{trace} has no step times in seconds, so only their spread is used; --step says how long a step takes")
+    return str(out), found.took

@@ -1,4 +1,4 @@
-"""A protocol on a workload and a cluster, to be run at other rates and on other seeds; and how soon a run is how good."""
+"""A protocol on a workload and a cluster, to be run at several rates and on several seeds; and the time until a quality."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from lib import BadOption, Cluster, Pair, Rule, Run, Workload
+from lib import BadOption, Cluster, Job, Pair, Rule, Run, Workload
 from lib.protocols import get
 from lib.training.resolve import applicable, resolve
 from lib.training.train import Options
@@ -15,6 +15,10 @@ from lib.training.train import Options
 EVALUATIONS = 10
 METRICS = ("auc", "accuracy", "f1", "mrr")
 """What is compared: the first of these that the workload is evaluated by."""
+FEW = 100
+"""Updates below which a run says little of longer ones (`02_regime`)."""
+LEAST = 64_000
+"""Samples of a run that does not say how many: so many, or FEW batches of every worker; never more than a pass."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,29 @@ class Trial:
         given = {"workload": replace(workload, **faster, **world), "protocol": self.protocol, "cluster": self.cluster}
         return {**given, "seed": seed, **self.settings, **changed}
 
+    @property
+    def update(self) -> int:
+        """Samples of one batch of every worker."""
+        return Job.of(**self.job(1.0, 0)).staged_run.plan.workers * self.workload.batch_size
+
+    @property
+    def samples(self) -> int:
+        """Of a run."""
+        return self.settings.get("samples") or self.workload.samples
+
     def untrained(self, seed: int) -> dict:
         """A pass that trains nothing."""
         return self.job(1.0, seed, protocol=get("frozen"), samples=self.workload.batch_size, evaluations=1)
+
+
+def with_samples(
+    workload: Workload | str, protocol: Rule | Pair | str, cluster: Cluster | str, options: Mapping
+) -> dict:
+    """The options with a number of samples, unless they or a profile say how many."""
+    if options.keys() & {"samples", "profile"}:
+        return dict(options)
+    trial = Trial.of(workload, protocol, cluster, options)
+    return {**options, "samples": min(trial.workload.samples, max(LEAST, FEW * trial.update))}
 
 
 def metric_of(run: Run) -> str:

@@ -1,6 +1,6 @@
 """What an advice depends on: clusters that differ from a given one in one thing, and which protocol is fastest there.
 
-Only speed is asked anew, by timing runs: how many samples a protocol needs until it is good is taken from where it was measured.
+Timing runs give the speed there; the samples that a protocol needs to reach the goal are taken from the given cluster.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ GIVEN = "all is as given"
 
 
 def conditions(cluster: Cluster) -> dict[str, Cluster]:
-    """What to call it -> the cluster; none where nothing is modelled."""
+    """Condition -> the cluster; none where time is not simulated."""
     if not isinstance(cluster, VirtualCluster):
         return {}
     workers = cluster.workers or 4
@@ -32,7 +32,7 @@ def conditions(cluster: Cluster) -> dict[str, Cluster]:
     else:
         twice = Product(parts=(cluster.slowdown, cluster.slowdown))
         unlike = replace(cluster, slowdown=twice, speeds=tuple(speed**2 for speed in cluster.speeds))
-        found = {"no worker is slower": even, "workers are twice as unlike": unlike}
+        found = {"no worker is slow": even, "workers differ twice as much": unlike}
     for name, factor in (("a quarter", 1 / STEP), ("four times", STEP)):
         wires = {
             role: replace(node, bandwidth=node.bandwidth * factor)
@@ -49,15 +49,15 @@ def conditions(cluster: Cluster) -> dict[str, Cluster]:
     return found
 
 
-def seconds(trials: Mapping[str, Trial], known: Mapping[str, float], seed: int) -> pd.DataFrame:
+def seconds(trials: Mapping[str, Trial], known: Mapping[str, float], seed: int, label: str = "") -> pd.DataFrame:
     """Seconds to the goal of each protocol (columns) in each condition (rows), from the `known` ones of the given cluster, which
     is the first row."""
     first = next(iter(trials.values()))
     cases = {GIVEN: first.cluster, **conditions(first.cluster)}
-    samples = max(first.workload.batch_size, first.settings.get("samples", first.workload.samples) // STEP)
+    samples = max(first.workload.batch_size, first.samples // STEP)
     timed = {"gradients": False, "evaluations": 1, "samples": samples}
     pairs = [(name, trial) for name in cases for trial in trials.values()] if len(cases) > 1 else []
-    runs = sweep([replace(trial, cluster=cases[name]).job(1.0, seed, **timed) for name, trial in pairs])
+    runs = sweep([replace(trial, cluster=cases[name]).job(1.0, seed, **timed) for name, trial in pairs], label=label)
     speeds = np.reshape([run.summary["qps"] for run in runs], (-1, len(trials)))
     found = np.array([known[name] for name in trials]) * speeds[:1] / speeds
     return pd.DataFrame(found, [*cases][: len(found)], [*trials])

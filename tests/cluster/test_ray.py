@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -84,6 +85,15 @@ def test_ray_that_does_not_start_is_started_once_more_and_reported(monkeypatch, 
     with pytest.raises(LockstepError, match="no Ray at 'nowhere:1' that this process can join"):
         world.cluster = RayCluster(workers=1, address="nowhere:1")
         world._start()
+
+
+def test_an_address_at_which_nothing_listens_is_refused_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(LockstepError, match=f"no Ray at '127.0.0.1:{port}' that this process can join"):
+        starting.start(f"127.0.0.1:{port}", {})
+    assert time.monotonic() - began < 6
 
 
 @pytest.mark.ray  # next to the Ray of other tests it was killed twice

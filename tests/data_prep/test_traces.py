@@ -158,6 +158,23 @@ def test_columns_are_asked_for_by_their_likely_names_and_taken(tmp_path, capsys)
     assert "--columns names 'rank'; expected worker=..., time=... and took=..." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "scale, took, known", [(1, "took_s", 0.05), (1e3, "took_ms", 0.05), (1e3, "took:ms", 0.05), (1e3, "took", None)]
+)
+def test_a_steps_time_is_read_in_its_unit_and_unknown_where_it_cannot_be_seconds(tmp_path, scale, took, known):
+    """Steps of 50 ms, one after another; as seconds 50 would be longer than the time from one step to the next."""
+    rows = [f"{worker},{0.05 * step},{0.05 * scale}" for step in range(40) for worker in range(2)]
+    (tmp_path / "steps.csv").write_text("\n".join([f"rank,begin,{took.split(':')[0]}", *rows]))
+    trace = read_trace(tmp_path / "steps.csv", columns={"worker": "rank", "time": "begin", "took": took})
+    assert trace.took == (known and pytest.approx(known)) and trace.step == pytest.approx(0.05)
+
+
+def test_a_unit_that_is_none_is_refused(tmp_path):
+    path = steps(tmp_path / "steps.csv")
+    with pytest.raises(BadOption, match="took_s:min ends with 'min'; expected one of s, ms, us, ns"):
+        read_trace(path, columns={"worker": "host", "took": "took_s:min"})
+
+
 def test_a_fit_that_is_worse_than_a_lognormal_says_so_and_is_left_for_it(tmp_path):
     """Of four lognormal workers the slowest of a step is what it is; with one that is slow for good it is not."""
     trace = read_trace(pai(tmp_path / "job.csv", Lognormal(sigma=0.3), count=500))

@@ -91,3 +91,25 @@ def test_what_the_answer_depends_on_leads_to_pages():
     assert "We measured 2 of 33 protocols" in measured and "(90_compare)" in measured
     for page in ("gba/table_5_2_throughput", "02_regime", "03_what_decides", "gba/figure_6_learning_rates"):
         assert f"]({page})" in depends
+
+
+def test_where_a_family_is_faster_slower_and_what_it_loses():
+    """On a cluster with stragglers GBA is twice as fast as Sync and async three times; on a slow network both are slower."""
+    rows = [
+        (condition, protocol, seed, qps, auc)
+        for condition, speeds in {
+            "stragglers": (1.0, 2.0, 3.0),
+            "slow network": (1.0, 0.5, 0.8),
+            "equal": (1.0, 1.04, 0.5),
+        }.items()
+        for protocol, qps, auc in zip(("sync", "gba", "async"), speeds, (0.8, 0.8, 0.79), strict=True)
+        for seed in (1, 2)
+    ]
+    data = pd.DataFrame(rows, columns=["condition", "protocol", "seed", "samples/s", "metric"])
+    assert compare_figure.advice(data, ["gba", "async"]) == (
+        "stragglers (3.0×)",
+        "slow network (0.8×)",
+        "−0.0100 to 0.0000",
+    )
+    assert compare_figure.advice(data, ["gba"]) == ("stragglers (2.0×)", "slow network (0.5×)", "0.0000")
+    assert compare_figure.advice(data, ["oac"]) == ("–", "–", "–")

@@ -70,3 +70,16 @@ def test_steady_throughput_is_that_of_the_middle():
     evaluated = pd.DataFrame({"time": [12.5], "samples": [350], "auc": [0.7]})
     run = SimpleNamespace(history=pd.concat([history, evaluated]).sort_values("time"))
     assert Run.steady_qps.fget(run) == 100
+
+
+def test_a_run_is_shown_in_a_line_and_as_a_card_and_knows_its_folder(reports):
+    made = lib.train(CLICKS, "gba", VirtualCluster(workers=2))
+    found = lib.train(CLICKS, "gba", VirtualCluster(workers=2))
+    assert made.folder == found.folder and found.folder.is_dir() and found.folder.parent.name == "runs"
+    assert repr(found) == repr(made) and repr(found).startswith(
+        f"<Run of {CLICKS.name} gba virtual: auc {found.summary['auc']:.4g}, "
+    )
+    assert f"samples {16 * 21}, seed 0>" in repr(found) and len(repr(found)) < 200
+    card = found._repr_html_()
+    assert str(found.folder) in card and "virtual seconds" in card
+    assert lib.train(CLICKS, "gba", VirtualCluster(workers=2), save=False).folder is None
