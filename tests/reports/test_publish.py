@@ -176,11 +176,13 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     place = paths.reference() / f"{compare_figure.NAME}.csv"
     place.parent.mkdir(parents=True)
     data.to_csv(place, index=False)
+    conditions = data.assign(condition="equal workers").rename(columns={"auc": "metric", "qps": "samples/s"})
+    conditions.to_csv(paths.reference() / f"{compare_figure.CONDITIONS}.csv", index=False)
     (paths.reference() / "90_compare.html").touch()
     text = " ".join(published_readme().split())
     answer = "use gba: training is 2.00 ± 0.00 times as fast as with sync, and AUC is the same within noise ("
     assert answer in text and "We measured 2 of 33 protocols" in text
-    assert "| 2.00× | −0.0015 |" in text
+    assert "| equal workers (2.0×) | none | −0.0015 |" in text
     assert "[Six more simulated clusters](reports/reference/90_compare.html)" in text
     assert "(how accurate is simulated time?)" in text, "no link without its page"
     publish._write_front(paths.reference(), [])

@@ -389,11 +389,13 @@ def start(address: str | None, options: dict[str, Any]) -> None:
     """Start Ray with these options, or join it at an address; if that fails, try once more."""
     import ray
 
-    _check_reachable(address)
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     for pause in (PAUSE, None):
         # All children: a process that has just been started has no command line yet by which to recognise it as Ray's.
         others = set(psutil.Process().children(recursive=True))
         try:
+            if host and port.isdigit():  # where nothing listens Ray would try for a minute and a half
+                socket.create_connection((host, int(port)), timeout=5.0).close()
             with uninterrupted():
                 ray.init(**options)
             return
@@ -404,16 +406,6 @@ def start(address: str | None, options: dict[str, Any]) -> None:
             if pause is None or isinstance(error, (TypeError, ValueError)):
                 raise LockstepError(_why_not(address, error)) from error
         time.sleep(pause)
-
-
-def _check_reachable(address: str | None) -> None:
-    """Refuse an address at which nothing listens: Ray would try for a minute and a half."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=5.0).close()
-        except OSError as error:
-            raise LockstepError(_why_not(address, error)) from error
 
 
 def _kill_leftovers(others: set[psutil.Process]) -> None:
