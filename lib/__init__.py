@@ -34,6 +34,7 @@ _HOMES = {
         "notebooks.advisor.advice": "advise",
         "notebooks.advisor.compare": "compare",
         "notebooks.advisor.explain": "explain",
+        "notebooks.conformance.sync_check": "check_equals_sync",
     }.items()
     for name in names.split()
 }

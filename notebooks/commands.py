@@ -49,6 +49,9 @@ def add_to(add: Callable[..., Any]) -> None:
     check = add("check", _check, "check a pipeline's history for what no sequential run could show")
     history = "a .parquet or .csv file, as notebooks/oac/access_history.py describes it and runs leave it"
     check("history", metavar="HISTORY", help=history)
+    traces = add("traces", _traces, "make the protocols' reference traces again, and compare them with the stored ones")
+    traces("protocols", nargs="*", metavar="PROTOCOL", help="these alone")
+    traces("--write", action="store_true", help="store what comes out")
     calibrate = add("calibrate", _calibrate, "measure this machine and write a virtual cluster of its kind")
     calibrate("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
     calibrate("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
@@ -164,3 +167,19 @@ def _calibrate(options: argparse.Namespace) -> None:
 
     calibrate(options.out, quick=options.quick)
     print(options.out)
+
+
+def _traces(options: argparse.Namespace) -> int:
+    from lib.protocols import ALL
+    from notebooks.conformance import traces
+
+    different = 0
+    for name in options.protocols or ALL:
+        now = traces.record(name)
+        if options.write:
+            traces.write(name, now)
+        elif found := traces.differences(traces.read(name), now):
+            different += 1
+            print(f"{name}: {'; '.join(found)}")
+    print(f"{len(options.protocols or ALL)} traces, {different} that differ")
+    return int(bool(different))

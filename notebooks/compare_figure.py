@@ -5,7 +5,7 @@ README and index.
 """
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,12 +227,23 @@ def front(data: pd.DataFrame) -> dict[str, list[str]]:
     """The answer for README and front page, and how it was measured, with links as [text](page)."""
     number = data["protocol"].nunique() - 1  # without the frozen model
     words, untrained = protocols(), data.loc[data["protocol"] == "frozen", "auc"].mean()
-    about = [words[name].format(measured=number, all=len(members())) for name in ("measured", "depends_on")]
+    counts = {"measured": number, "all": len(members()), "except": _unmeasured({*data["protocol"]})}
+    about = [words[name].format(**counts) for name in ("measured", "depends_on")]
     method = (
         "Each protocol used the best of a few learning rates, tuned on a separate seed with equally fast workers. Differences "
         f"are paired by seed; intervals are 95 % over {data['seed'].nunique()} seeds. Untrained, the AUC is {untrained:.2f}."
     )
     return {"answer": answer(data), "about": [about[0], method, about[1]]}
+
+
+def _unmeasured(names: Collection[str]) -> str:
+    """Which protocols were not measured, as a clause."""
+    others = [name for name in members() if name not in names]
+    pipelines = [name for name in others if ALL[name].family == "pipeline"]
+    rest = [name for name in others if name not in pipelines]
+    if not rest:
+        return ", all except the single-device ones" if pipelines else ""
+    return f" (not {', '.join(rest)}{', nor the single-device ones' if pipelines else ''})"
 
 
 def read_conditions(folder: Path) -> pd.DataFrame | None:

@@ -14,7 +14,7 @@ from reports.markup import TEMPLATES
 BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#222222", "#BDBDBD"
 SOLID, DASHED, DOTTED, DASHDOT = "-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (5, 1.5, 1.2, 1.5))
-LONG = (0, (10, 2))
+LONG, DASHDOTDOT = (0, (10, 2)), (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5))
 DASHES = DOTTED, DASHED, SOLID, DASHDOT
 """The dashes of further lines of one protocol."""
 PALE = "#E4E4E4"

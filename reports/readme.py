@@ -14,6 +14,8 @@ from reports.headlines import headline
 
 GENERATED = "`python -m reports.publish` writes this part"
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
+NUMBER = "<!-- protocols: -->"
+"""Stands before the number of protocols."""
 WIDTH = 100
 
 
@@ -33,7 +35,7 @@ def readme(folder: Path, verdicts: list[Verdict]) -> str:
         if not (found and closed):
             raise NoPlace(f"{path} has no place for the {name}: a line {start} and after it a line {end}")
         text = f"{before}{start}\n\n{block}\n\n{end}{after}"
-    return text
+    return re.sub(rf"({NUMBER})\d+", rf"\g<1>{len(compare_figure.members())}", text)
 
 
 def findings(folder: Path, verdicts: list[Verdict]) -> str:

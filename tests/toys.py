@@ -33,7 +33,7 @@ FIELD = tuple(
     protocols.ALL[name]
     for name in (
         *("easgd", "downpour", "local-sgd", "post-local-sgd", "dynamic-averaging", "slowmo", "diloco"),
-        *("sparta", "d-psgd", "ad-psgd"),
+        *("sparta", "d-psgd", "ad-psgd", "streaming-diloco", "eager-diloco", "async-local-sgd", "noloco", "des-loc"),
     )
 )
 """The replica rules of no paper of this kit's five."""

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,14 +89,15 @@ class InGroups(Exchanger):
         return asked
 
     async def in_group(
-        self, label: int, asked: asyncio.Task | None, mix: Callable[[Meeting], Awaitable[Any]]
+        self, label: int | None, asked: asyncio.Task | None, mix: Callable[[Meeting], Awaitable[Any]]
     ) -> tuple[float, Any]:
         """When the group was there, and what the mix in it gives, which is made again without a member that died; None where
-        there is no group."""
+        there is no group. With a `label` the worker waits meanwhile."""
         before = self.site.now()
         met = await (asked or InGroups.ask_ahead(self))
         start = self.site.now()
-        self.record.span("wait", before, start, label)
+        if label is not None:
+            self.record.span("wait", before, start, label)
         while met is not None:
             self.round = met.round + 1
             try:
@@ -104,6 +106,25 @@ class InGroups(Exchanger):
                 self.record.extra["mixes repeated"] += 1
                 met = await self._ask(met.round)
         return start, None
+
+    async def mix_rows(self, met: Meeting) -> None:
+        """Average the rows that any member holds, in rounds of which the rule says so; a row that a member never met has its
+        first value there."""
+        names = self.rule.averaged_state(met.round)
+        tables = self.replica.tables.values() if self.rule.mixes_rows and self.rule.averages_rows(met.round) else ()
+        for table in tables:
+            ids = union(await self.site.gather(met, table.ids()))
+            rows = table.read(ids) if names else None
+            columns = table.optimizer.columns_of(names, table.dim)
+            mine = np.hstack([rows.values, rows.state[:, columns]]) if rows else table.peek(ids)
+            self.record.bytes["mix rows"] += mine.nbytes
+            theirs = (await self.site.mean(met, mine.reshape(-1))).reshape(mine.shape)
+            if rows is None:
+                table.assign(ids, theirs)
+                continue
+            state = rows.state.copy()
+            state[:, columns] = theirs[:, table.dim :]
+            table.write(replace(rows, values=theirs[:, : table.dim], state=state), newer=False)
 
     def average(self, met: Meeting, mine: np.ndarray) -> Awaitable[np.ndarray]:
         """The members' mean."""
@@ -128,20 +149,19 @@ class Averaging(InGroups):
         start, mixed = await self.in_group(label, asked, self._mix)
         return start if mixed else None
 
+    async def exchange(self, seen: tuple[np.ndarray, int, int]) -> tuple[float, Mix | None]:
+        """When the group was there, and a mix of the replica as it was seen, which is still to be merged."""
+        return await self.in_group(None, None, partial(self._exchange, seen=seen))
+
     async def _mix(self, met: Meeting) -> bool:
-        sent = self._message(met.round)
-        theirs = await self.average(met, sent)
-        await self.replica.merge(Mix(met.round, met.members, sent, theirs))
-        for table in self.replica.tables.values() if self.rule.mixes_rows else ():
-            await self._mix_rows(met, table)
+        await self.replica.merge(await self._exchange(met))
+        await self.mix_rows(met)
         return True
 
-    async def _mix_rows(self, met: Meeting, table: Any) -> None:
-        """A row that a member never met has its first value there."""
-        ids = union(await self.site.gather(met, table.ids()))
-        mine = table.peek(ids)
-        self.record.bytes["mix rows"] += mine.nbytes
-        table.assign(ids, (await self.site.mean(met, mine.reshape(-1))).reshape(mine.shape))
+    async def _exchange(self, met: Meeting, seen: tuple[np.ndarray, int, int] | None = None) -> Mix:
+        sent = self.replica.message(met.round, seen)
+        self.record.bytes["mix dense"] += sent.nbytes
+        return Mix(met.round, met.members, sent, await self.average(met, sent))
 
 
 class AveragingGradients(InGroups):
@@ -164,6 +184,7 @@ class AveragingGradients(InGroups):
                 mean = await (overlap.again(met, mine) if again else overlap.mean())
             if running.size:
                 self.replica.settle(await self.site.mean(replace(met, key=f"{met.key}, running"), running))
+            await self.mix_rows(met)
             return mean
 
         start, mean = await self.in_group(label, asked, average)

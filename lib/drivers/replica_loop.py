@@ -111,6 +111,10 @@ class ReplicaWorker(Part):
         self._evaluated = plan.evaluated if self.replica.tables else {}
         self._place = None if self._background else "gradient" if exchange.copies else when.place
         """Where in a step it mixes."""
+        self._overlap = 0 if self._background else when.overlap
+        self._travelling: asyncio.Task | None = None
+        """The mix that is not merged yet; it is before steps `_merges_at` are done."""
+        self._merges_at = 0
 
     async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
@@ -133,6 +137,8 @@ class ReplicaWorker(Part):
                 for thread in range(1, self.rule.worker_threads):
                     threads.create_task(self._train_all(thread, until, beside), name=f"thread {thread} of {self._rank}")
                 await self._train_all(0, until, beside)
+            if self._travelling:
+                await self._merge_travelling(self._clocks[0], self._clocks[0].done)
             lingers = self._background and self.rule.when.until == "all"
             if lingers:
                 # First: at their barrier others would wait for it, and it for the end of the others' data.
@@ -198,7 +204,7 @@ class ReplicaWorker(Part):
         elif place == "beside":
             values = self.replica.pull()  # the gradient is that of the parameters before the mix
             beside_it = asyncio.ensure_future(self.mix(clock, label, self.exchanger.ask_ahead()))
-        elif place == "gradient" or (place == "after" and self.rule.worker_threads == 1):
+        elif place == "gradient" or (place == "after" and self.rule.worker_threads == 1 and not self._overlap):
             asked = self.exchanger.ask_ahead()  # the answer travels while the worker computes
         if place == "gradient":
             if self.new:
@@ -227,7 +233,13 @@ class ReplicaWorker(Part):
             clock.done += 1
             self.replica.steps += 1
             self.replica.samples += batch.size
-        if place == "after":
+        if self._travelling and (place == "after" or clock.done >= self._merges_at):
+            await self._merge_travelling(clock, label)
+        if place == "after" and self._overlap:
+            exchange = self.exchanger.exchange(self.replica.seen())
+            self._travelling = beside.create_task(exchange, name=f"mix after batch {label}")
+            self._merges_at = clock.done + self._overlap
+        elif place == "after":
             await self.mix(clock, label, asked, alone=self._together)
         elif place == "gradient":  # one that had to be left out counts as zero
             mine = result.dense.cpu().numpy() if result else np.zeros(self.replica.size, np.float32)
@@ -248,6 +260,17 @@ class ReplicaWorker(Part):
             start = await self.exchanger.mix(label, asked)
             if start is not None:
                 self.mixed(clock, label, start)
+
+    async def _merge_travelling(self, clock: MixClock, label: int) -> None:
+        """Wait for what came of the mix that travels, and merge it."""
+        travelling, self._travelling = self._travelling, None
+        before = self.site.now()
+        start, mix = await travelling
+        self.record.span("wait", before, self.site.now(), label)
+        if mix is not None:
+            async with self._stepping.exclusive():
+                await self.replica.merge(mix)
+            self.mixed(clock, label, start)
 
     def mixed(self, clock: MixClock, label: int, start: float) -> None:
         clock.since = self.site.now()

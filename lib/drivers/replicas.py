@@ -22,7 +22,7 @@ from lib.protocols.mixing import Background, Loop, Mean, Mix
 from lib.store.checkpoint import Checkpointed, Part
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
-from lib.store.phantom import PhantomDense, phantom
+from lib.store.phantom import PhantomDense, concat, phantom
 from lib.store.placement import dense_slice
 from lib.store.rows import Rows
 
@@ -47,7 +47,8 @@ class Replica(Checkpointed):
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
         self._together = self._rule.exchange.together
-        self._stands = isinstance(self._rule.when, Loop) and isinstance(self._rule.exchange, Mean)
+        loop = isinstance(self._rule.when, Loop) and not self._rule.when.overlap
+        self._stands = loop and isinstance(self._rule.exchange, Mean)
         """Nobody writes from a message to its merge, and nobody keeps the message."""
         self._merging = threading.Lock()
         """What the rule remembers is one merge's at a time."""
@@ -71,7 +72,7 @@ class Replica(Checkpointed):
     def model(self) -> np.ndarray:
         """The dense parameters that it stands for, and its running statistics."""
         mine = self._dense.pull()
-        return self._joined(self._rule.as_model(self._memory, readonly(mine[: self.size])), mine[self.size :])
+        return _joined(self._rule.as_model(self._memory, readonly(mine[: self.size])), mine[self.size :])
 
     def moved(self) -> float | None:
         """How far its parameters are from what the last mix made of them; None: nobody asks."""
@@ -105,17 +106,24 @@ class Replica(Checkpointed):
             own = self._dense.pull()[self.size :]
             self._dense.shift(statistics.taken(own, theirs, self._rule.statistics) - own)
 
-    def message(self, round: int) -> np.ndarray:
-        """What it sends in a mix."""
-        self._included[round] = self._record.ledger["held"]
-        mine, writes = self._dense.still() if self._stands else self._dense.seen()
+    def seen(self) -> tuple[np.ndarray, int, int]:
+        """What a message may be made of later: the vector, how often it was written to, and gradients of its own in it."""
+        return *self._dense.seen(), self._record.ledger["held"]
+
+    def message(self, round: int, seen: tuple[np.ndarray, int, int] | None = None) -> np.ndarray:
+        """What it sends in a mix, of the replica as it is or as it was seen."""
+        if seen is None:
+            now = self._dense.still() if self._stands else self._dense.seen()
+            seen = *now, self._record.ledger["held"]
+        mine, writes, self._included[round] = seen
         if self._together:  # so that nobody makes another before this one is merged
             self._sent = mine, writes
         with writes_refused(self._rule, "send"):
             sent = self._rule.send(self._memory, readonly(mine[: self.size]), round)
         if not self._plan.gradients:
             sent = phantom(*sent.shape, kind=sent.dtype)
-        return self._joined(sent, statistics.brought(mine[self.size :], self._rule.statistics))
+        running = statistics.brought(mine[self.size :], self._rule.statistics)
+        return _joined(sent, running, self._dense.state(self._rule.averaged_state(round)))
 
     async def merge(self, mix: Mix) -> None:
         work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
@@ -171,7 +179,10 @@ class Replica(Checkpointed):
         """The rule's merge of the parameters, and what a word of the rule's makes of the running statistics behind them. The rule
         may keep what it is given no longer than this."""
         brought = 0 if self._rule.statistics == "none" else self._running
-        sent, theirs = (readonly(array[: array.size - brought]) for array in (mix.sent, mix.theirs))
+        names = self._rule.averaged_state(mix.round)
+        if state := self._dense.state(names).size:
+            self._dense.set_state(names, mix.theirs[-state:])
+        sent, theirs = (readonly(array[: array.size - brought - state]) for array in (mix.sent, mix.theirs))
         given = replace(mix, sent=sent, theirs=theirs)
         self._memory, merged = checked_pair(
             self._rule,
@@ -182,13 +193,13 @@ class Replica(Checkpointed):
         self._memory = without_views(self._memory, mine)
         if not self._running:
             return merged
-        return self._joined(
-            merged, statistics.taken(mine[self.size :], mix.theirs[theirs.size :], self._rule.statistics)
-        )
+        running = mix.theirs[theirs.size : theirs.size + brought]
+        return _joined(merged, statistics.taken(mine[self.size :], running, self._rule.statistics))
 
-    def _joined(self, parameters: np.ndarray, running: np.ndarray) -> np.ndarray:
-        """As one array of the parameters' type."""
-        return np.concatenate([parameters, running.astype(parameters.dtype)]) if self._running else parameters
+
+def _joined(parameters: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """As one array of the parameters' type."""
+    return concat([parameters, *(each.astype(parameters.dtype, copy=False) for each in others if each.size)])
 
 
 def update_centre(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarray) -> np.ndarray:

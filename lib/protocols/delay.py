@@ -1,13 +1,18 @@
 """Asynchrony that knows how old a gradient is: a smaller rate, or a gradient that is compensated for updates since.
 
 Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016; Zheng et al., "Asynchronous Stochastic
-Gradient Descent with Delay Compensation", ICML 2017.
+Gradient Descent with Delay Compensation", ICML 2017; Maranjyan et al., "Ringmaster ASGD: The First Asynchronous SGD with
+Optimal Time Complexity", ICML 2025 (arXiv:2501.16168).
 
-Paper -> code: the rate alpha / tau -> `Apply.rate`; g + lambda g g (w_now - w_read) -> `DCASGD.compensate`;
-the adaptive lambda_0 / sqrt(MeanSquare + 1e-7), whose m is `decay` -> the same, with what it remembers.
+Paper -> code: delta < R, Algorithm 4 -> `Ringmaster.on_push`; the rate alpha / tau -> `Apply.rate`; g + lambda g g (w_now -
+w_read) -> `DCASGD.compensate`; the adaptive lambda_0 / sqrt(MeanSquare + 1e-7), whose m is `decay` -> the same, with what it
+remembers.
 
-Special cases: with one worker tau is 0, and both are Async; lambda = 0 is Async. A row's moving mean moves when
-the row has a gradient.
+Special cases: with one worker tau is 0, and all are Async; lambda = 0 is Async, and so is R above every delay; R = 1 applies
+only gradients of the current parameters. A row's moving mean moves when the row has a gradient.
+
+Departure: Ringmaster's second form also stops a computation that has become too old (Algorithm 5); here it ends, and its
+gradient is thrown away.
 """
 
 from dataclasses import dataclass
@@ -15,9 +20,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from lib.options.checked import NotNegative, Share
+from lib.options.checked import Count, NotNegative, Share
 from lib.protocols.baselines import Async
-from lib.protocols.server_rule import Apply, Decisions, Push, ServerState
+from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,3 +57,28 @@ class DCASGD(Async):
             return gradient + scale * square * (now - read), None
         mean = np.float32(self.decay) * memory + np.float32(1 - self.decay) * square
         return gradient + scale / np.sqrt(mean + np.float32(1e-7)) * square * (now - read), mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ringmaster(Async):
+    """Async that throws away every gradient which is as old as a threshold: its worker goes on from the current parameters.
+
+    Guarantee: no applied gradient is `limit` updates old, or older.
+    """
+
+    name: ClassVar = "ringmaster"
+    cite: ClassVar = "Maranjyan et al., Ringmaster ASGD, ICML 2025 (arXiv:2501.16168), Algorithm 4"
+    drops: ClassVar = True
+
+    limit: Count | None = None
+    """The delay, in updates, from which a gradient is thrown away (R); None: as many as there are workers, whose gradients are
+    all younger where all are equally fast."""
+
+    @property
+    def max_staleness(self) -> float:
+        return self.limit - 1 if self.limit else float("inf")
+
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
+        if state.step - push.read >= (self.limit or len(state.clocks)):
+            return state.drop(push), (Drop((push,)),)
+        return super().on_push(state, push)

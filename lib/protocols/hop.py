@@ -11,6 +11,8 @@ that workers have finished, as in stale synchronous parallel (Ho et al., NIPS 20
 of it is as old as its oldest part, and is read again in one go.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -21,16 +23,51 @@ from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, 
 
 @dataclass(frozen=True, slots=True)
 class Begun(ServerState):
-    """Bounded staleness also counts steps since the run's last checkpoint, from which all workers go on together."""
+    """Counts steps since the run's last checkpoint too, from which all workers go on together."""
 
     begun: tuple[int, ...] = ()
     """Steps that each worker started; more than `done` where it pulls ahead."""
     done: tuple[int, ...] = ()
     """Steps of each worker whose gradients arrived."""
 
+    def receive(self, push: Push) -> Begun:
+        done = with_count(self.done, push.worker, self.done[push.worker] + 1)
+        return replace(ServerState.receive(self, push), done=done)
+
 
 @dataclass(frozen=True, kw_only=True)
-class HopBS(ServerRule):
+class CountsSteps(ServerRule):
+    """A rule whose gate looks at the steps that workers have started and finished."""
+
+    states: ClassVar = (Begun, Push)
+
+    def init(self, workers: int) -> Begun:
+        none = (0,) * workers
+        return Begun(active=frozenset(range(workers)), clocks=none, begun=none, done=none)
+
+    def on_start(self, state: Begun, worker: int) -> tuple[Begun, int]:
+        state, token = super().on_start(state, worker)
+        return replace(state, begun=with_count(state.begun, worker, state.begun[worker] + 1)), token
+
+    def on_cut(self, state: Begun) -> Begun:
+        """Count anew: a worker that waits here for one with fewer steps could keep that one waiting in an all-reduce."""
+        none = (0,) * len(state.done)
+        return replace(state, begun=none, done=none)
+
+    def on_join(self, state: Begun, worker: int) -> Begun:
+        """Count its lost steps as neither started nor done, level with the slowest of the others."""
+        level = max(state.done[worker], min((state.done[other] for other in state.active), default=0))
+        begun, done = (with_count(steps, worker, level) for steps in (state.begun, state.done))
+        return replace(super().on_join(state, worker), begun=begun, done=done)
+
+
+def with_count(steps: tuple[int, ...], worker: int, count: int) -> tuple[int, ...]:
+    """The counts with another one of that worker."""
+    return (*steps[:worker], count, *steps[worker + 1 :])
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopBS(CountsSteps):
     """Bounded staleness: gradients are applied on arrival, and no worker is more than some steps ahead of the slowest.
 
     Guarantee: with a bound of b, N workers' gradients are at most (N - 1)(2 b + 1) updates old; min(a, b) more where they pull
@@ -42,16 +79,10 @@ class HopBS(ServerRule):
     blocks: ClassVar = True
     drops: ClassVar = False
 
-    states: ClassVar = (Begun, Push)
-
     bound: Natural = 2
     """b1: a worker may have started at most so many steps more than the slowest has finished when it starts the next."""
     pull_ahead: Natural = 0
     """Batches whose parameters a worker pulls before it comes to them, as far as the bound permits."""
-
-    def init(self, workers: int) -> Begun:
-        none = (0,) * workers
-        return Begun(active=frozenset(range(workers)), clocks=none, begun=none, done=none)
 
     def may_start(self, state: Begun, worker: int) -> bool:
         done = state.done
@@ -61,28 +92,8 @@ class HopBS(ServerRule):
             done = tuple(done[other] for other in state.active)
         return state.begun[worker] - min(done) <= self.bound
 
-    def on_start(self, state: Begun, worker: int) -> tuple[Begun, int]:
-        state, token = super().on_start(state, worker)
-        return replace(state, begun=_with(state.begun, worker, state.begun[worker] + 1)), token
-
     def on_push(self, state: Begun, push: Push) -> tuple[Begun, Decisions]:
-        done = _with(state.done, push.worker, state.done[push.worker] + 1)
-        return replace(state.receive(push).release(), done=done), (Apply((push,), (1.0,), 1),)
-
-    def on_cut(self, state: Begun) -> Begun:
-        """Count anew: a worker that waits here for one with fewer steps could keep that one waiting in an all-reduce."""
-        none = (0,) * len(state.done)
-        return replace(state, begun=none, done=none)
-
-    def on_join(self, state: Begun, worker: int) -> Begun:
-        """Count its lost steps as neither started nor done, level with the slowest of the others."""
-        level = max(state.done[worker], min((state.done[other] for other in state.active), default=0))
-        begun, done = (_with(steps, worker, level) for steps in (state.begun, state.done))
-        return replace(super().on_join(state, worker), begun=begun, done=done)
-
-
-def _with(steps: tuple[int, ...], worker: int, count: int) -> tuple[int, ...]:
-    return (*steps[:worker], count, *steps[worker + 1 :])
+        return state.receive(push).release(), (Apply((push,), (1.0,), 1),)
 
 
 @dataclass(frozen=True, kw_only=True)

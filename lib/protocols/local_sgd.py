@@ -7,7 +7,7 @@ Language Models", 2023 (arXiv:2311.08105).
 Kamp et al., "Efficient Decentralized Deep Learning by Dynamic Model Averaging", ECML PKDD 2018 (dynamic averaging).
 
 Paper -> code: H local steps -> `every`; post-local SGD's t' -> `until`; SlowMo's Algorithm 1, lines 7 and 8 -> `SlowMo.merge`;
-DiLoCo's outer gradient, the outer copy less the mean, and its Nesterov step, torch's -> `DiLoCo.merge`.
+DiLoCo's outer gradient, the outer copy less the mean, and its Nesterov step, torch's -> `DiLoCo.outer_step`.
 
 Guarantee: all replicas are equal after every mix. Special cases: post-local SGD with until = 0 is local SGD; SlowMo without
 momentum and alpha = 1, and DiLoCo with momentum 0 and rate 1, are local SGD.
@@ -79,7 +79,7 @@ class DynamicAveraging(LocalSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Outer(LocalSGD):
+class OuterCopy(LocalSGD):
     """What it remembers is an outer copy and its momentum; the copy is the model."""
 
     def init(self, start: np.ndarray):
@@ -90,7 +90,7 @@ class _Outer(LocalSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlowMo(_Outer):
+class SlowMo(OuterCopy):
     """Local SGD whose means are gradients of an outer copy with momentum; that copy is the model."""
 
     name: ClassVar = "slowmo"
@@ -111,7 +111,7 @@ class SlowMo(_Outer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiLoCo(_Outer):
+class DiLoCo(OuterCopy):
     """Local SGD whose mean, less the outer copy, is the gradient of a Nesterov step of that copy, which is the model."""
 
     name: ClassVar = "diloco"
@@ -123,8 +123,10 @@ class DiLoCo(_Outer):
     """Of the outer Nesterov step."""
 
     def merge(self, memory, mine: np.ndarray, mix: Mix):
-        outer, velocity = memory
-        gradient = outer - mix.theirs
-        velocity = self.momentum * velocity + gradient
-        outer = outer - self.rate * (gradient + self.momentum * velocity)
+        outer, velocity = self.outer_step(*memory, memory[0] - mix.theirs)
         return (outer, velocity), outer
+
+    def outer_step(self, outer: np.ndarray, velocity: np.ndarray, gradient: np.ndarray):
+        """The outer copy and its momentum after a Nesterov step, as torch.optim's."""
+        velocity = self.momentum * velocity + gradient
+        return outer - self.rate * (gradient + self.momentum * velocity), velocity

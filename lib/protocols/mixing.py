@@ -110,9 +110,14 @@ class Loop:
     place: Literal["before", "beside", "after"] = "after"
     """Before the forward pass, after the update, or beside the computation: then the gradient is that of the parameters
     before the mix, and updates those after it."""
+    overlap: int = 0
+    """Steps that a worker goes on for while what it sent travels, before it merges what came of it; it merges earlier where its
+    next mix is due, or its data ends. 0: it waits."""
 
     def __post_init__(self):
         _at_least_one("every", self.every)
+        if self.overlap < 0:
+            raise BadOption(f"overlap must be 0 or more, not {self.overlap}")
         if not self.seconds >= 0:
             raise BadOption(f"seconds must be 0 or more, not {self.seconds}")
         if self.place not in ("before", "beside", "after"):
@@ -137,3 +142,14 @@ class Background:
 def _at_least_one(name: str, value: Buckets) -> None:
     if value != "tensor" and value < 1:
         raise BadOption(f"{name} must be at least 1, not {value}")
+
+
+def scrambled(count: int, round: int) -> np.ndarray:
+    """So many 64-bit hashes of their places and the round (splitmix64's last steps): what all members of a mix agree on, since a
+    rule draws no random numbers."""
+    with np.errstate(over="ignore"):
+        mixed = (np.arange(count, dtype=np.uint64) + np.uint64(round) * np.uint64(count)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        return (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -31,8 +31,8 @@ class ReplicaRule(Rule):
     exchange: ClassVar[Exchange] = Mean()
     when: ClassVar[Loop | Background] = Loop()
     rows: ClassVar[ServerRule | Literal["averaged", "local"]] = "averaged"
-    """On servers that follow this rule; or in the replica, averaged with it over all members that hold a row (where `Mean`
-    mixes in the loop); or in the replica and never mixed, which must be said."""
+    """On servers that follow this rule; or in the replica, averaged over all members that hold a row (where groups mix in the
+    loop, in the rounds of `averages_rows`); or in the replica and never mixed, which must be said."""
     model: ClassVar[Literal["first", "average", "centre"]] = "first"
     """The parameters that are evaluated and handed on: the first worker's, the mean of all workers', or the sync servers'.
     The others are evaluated at the end under names of their own."""
@@ -61,6 +61,11 @@ class ReplicaRule(Rule):
                 f"{self.name}: should_mix(moved) is asked once a worker is ready: with Mean(ahead=False), Centre() or Peer()"
             )
         mixed = isinstance(exchange, Mean) and isinstance(when, Loop)
+        if getattr(when, "overlap", 0) and not (mixed and when.place == "after" and exchange.ahead):
+            raise BadOption(
+                f"{self.name}: what travels for some steps is a mean of scheduled groups, sent after an update: Mean() and "
+                "Loop(place='after')"
+            )
         if self.statistics and not mixed and not exchange.copies:
             raise BadOption(
                 f"{self.name}: running statistics are mixed by groups in the loop, with parameters (Mean) or with "
@@ -78,7 +83,8 @@ class ReplicaRule(Rule):
     @property
     def mixes_rows(self) -> bool:
         """Whether rows in the replica can be averaged with it."""
-        return isinstance(self.exchange, Mean) and isinstance(self.when, Loop) and self.rows == "averaged"
+        at_once = isinstance(self.when, Loop) and not self.when.overlap
+        return isinstance(self.exchange, (Mean, Gradients)) and at_once and self.rows == "averaged"
 
     @property
     def waits_for_others(self) -> bool:
@@ -120,6 +126,14 @@ class ReplicaRule(Rule):
     def partner(self, round: int, rank: int, workers: int) -> int | None:
         """Whose replica a worker meets; None: it meets nobody, and is met."""
         raise NotImplementedError(f"{self.name} has no partners")
+
+    def averages_rows(self, round: int) -> bool:
+        """Whether rows in the replica, if they are averaged, are so in this round."""
+        return True
+
+    def averaged_state(self, round: int) -> tuple[str, ...]:
+        """The parts of the optimisers' state, by torch.optim's names, that a mean of groups takes in with the parameters."""
+        return ()
 
     # What the four methods below are given is lent: read-only, and of the moment. What a rule remembers of it, it copies.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from lib.options.checked import Share
 from lib.protocols.baselines import Async
-from lib.protocols.mixing import Mean, Mix
+from lib.protocols.mixing import Mean, Mix, scrambled
 from lib.protocols.replica_rule import ReplicaRule
 
 
@@ -43,11 +43,5 @@ class SPARTA(ReplicaRule):
         return memory, merged
 
     def _chosen(self, size: int, round: int) -> np.ndarray:
-        """Where the round's parameters are: those whose hash (splitmix64's last steps) is below the share."""
-        with np.errstate(over="ignore"):
-            mixed = (np.arange(size, dtype=np.uint64) + np.uint64(round) * np.uint64(size)) * np.uint64(
-                0x9E3779B97F4A7C15
-            )
-            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.flatnonzero((mixed >> np.uint64(11)) < self.share * 2.0**53)
+        """Where the round's parameters are: those whose hash is below the share."""
+        return np.flatnonzero((scrambled(size, round) >> np.uint64(11)) < self.share * 2.0**53)

@@ -1,7 +1,7 @@
 """Dense parameters: one flat vector with torch.optim's semantics on it, and behind them what no gradient moves."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -90,6 +90,21 @@ class DenseStore:
         with self._lock:
             self.values.copy_(vector)
             self._writes += 1
+
+    def state(self, names: Sequence[str]) -> np.ndarray:
+        """A copy of these of the optimiser's tensors, end to end; before its first step they are what it begins with."""
+        with self._lock:
+            state = (self._state or self.optimizer.first_dense(self._stepped)) if names else {}
+            parts = [state[name].to("cpu", copy=True).numpy() for name in names if name in state]
+            return np.concatenate([np.empty(0, np.float32), *parts])
+
+    def set_state(self, names: Sequence[str], state: np.ndarray) -> None:
+        """Replace these of the optimiser's tensors."""
+        with self._lock:
+            self._state = self._state or self.optimizer.first_dense(self._stepped)
+            known = [name for name in names if name in self._state]
+            for name, part in zip(known, np.split(state, max(len(known), 1)), strict=False):
+                self._state[name].copy_(self._tensor(part, name, self._trained))
 
     def move(self, before: np.ndarray, writes: int, after: np.ndarray) -> int:
         """Go from `before`, as `seen`, to `after`, and keep what others have written since; how many did."""

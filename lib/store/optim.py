@@ -18,7 +18,9 @@ A new optimiser is a subclass with `first_dense`, `step`, `columns`, `_step`, `_
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -28,7 +30,7 @@ from torch import Tensor, _fused_adam_, full_like, no_grad, zeros, zeros_like
 from torch.optim.adagrad import adagrad
 
 from lib.errors import BadOption
-from lib.options.checked import Checked, NotNegative, Positive, read_kind
+from lib.options.checked import Checked, Count, NotNegative, Positive, read_kind
 from lib.store import kernels
 
 
@@ -45,6 +47,8 @@ class Optimizer(Checked, ABC):
     plain_name: ClassVar = True
     rows_only: ClassVar[tuple[str, ...]] = ("weight_bound",)
     """Options that dense parameters cannot have."""
+    parts: ClassVar[tuple[str, ...]] = ()
+    """torch.optim's names of the tensors that it keeps of each parameter's shape, in the order of a row's state."""
 
     @classmethod
     def owner(cls) -> str:
@@ -53,7 +57,9 @@ class Optimizer(Checked, ABC):
     @classmethod
     def read(cls, data: Any) -> Optimizer:
         """From `{name: adam, lr: 0.01, ...}`."""
-        return read_kind("optimiser", {kind.name: kind for kind in (SGD, Momentum, Adagrad, Adam)}, data)
+        return read_kind(
+            "optimiser", {kind.name: kind for kind in (SGD, Momentum, Adagrad, Adam, DelayedNesterov)}, data
+        )
 
     def check_dense(self) -> None:
         """Refuse what dense parameters cannot have."""
@@ -78,6 +84,11 @@ class Optimizer(Checked, ABC):
     def first_state(self, n: int, dim: int) -> np.ndarray:
         """The state of n rows that were never updated."""
         return np.zeros((n, self.columns(dim)), np.float32)
+
+    def columns_of(self, names: Collection[str], dim: int) -> list[int]:
+        """The columns of a row's state that these parts have."""
+        width = self.columns(dim) // max(len(self.parts), 1)
+        return [place * width + k for place, name in enumerate(self.parts) if name in names for k in range(width)]
 
     @no_grad()
     def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
@@ -138,6 +149,7 @@ class Momentum(Optimizer):
     """Step along what the sum will be."""
 
     name: ClassVar[str] = "momentum"
+    parts: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
     def first_dense(self, values: Tensor) -> dict[str, Tensor]:
         return {"momentum_buffer": zeros_like(values)}
@@ -165,9 +177,13 @@ class Adagrad(Optimizer):
     """Rows only: one sum a row, of the mean squares of its gradients (DGL-KE, fbgemm), instead of one an element."""
     after: bool = False
     """Rows only: step with the sum as it was, then add to it (Persia's order); give `initial` above 0."""
+    copies: Count | None = None
+    """Rows only: the sum is divided by it under the root; as many as there are copies of the table (2D sparse parallelism's
+    scaled AdaGrad, c). None: 1."""
 
     name: ClassVar[str] = "adagrad"
-    rows_only: ClassVar[tuple[str, ...]] = ("weight_bound", "rowwise", "after")
+    parts: ClassVar[tuple[str, ...]] = ("sum",)
+    rows_only: ClassVar[tuple[str, ...]] = ("weight_bound", "rowwise", "after", "copies")
 
     def first_dense(self, values: Tensor) -> dict[str, Tensor]:
         return {"step": zeros(()), "sum": full_like(values, self.initial)}
@@ -189,11 +205,18 @@ class Adagrad(Optimizer):
         squares = grads.square().mean(dim=1, keepdim=True) if self.rowwise else grads.square()
         before = state.clone() if self.after else state
         state.add_(squares)
-        values.addcdiv_(grads, before.sqrt().add_(self.eps), value=-self.lr)
+        lr, eps = self._numbers
+        values.addcdiv_(grads, before.sqrt().add_(eps), value=-lr)
 
     def _kernel(self) -> tuple[Any, ...]:
         kind = kernels.ROWWISE_ADAGRAD if self.rowwise else kernels.ADAGRAD
-        return kind, self.lr, self.eps, self.after
+        return kind, *self._numbers, self.after
+
+    @property
+    def _numbers(self) -> tuple[float, float]:
+        """Rate and eps: lr / (sqrt(sum / c) + eps) is that of a rate and an eps that are sqrt(c) times as large."""
+        root = 1 if self.copies is None else math.sqrt(self.copies)
+        return root * self.lr, root * self.eps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +231,7 @@ class Adam(Optimizer):
     """Added to the root of the second moment."""
 
     name: ClassVar[str] = "adam"
+    parts: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
     def first_dense(self, values: Tensor) -> dict[str, Tensor]:
         step = zeros((), device=values.device)
@@ -235,3 +259,33 @@ class Adam(Optimizer):
 
     def _kernel(self) -> tuple[Any, ...]:
         return kernels.ADAM, self.lr, self.beta1, self.beta2, self.eps
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayedNesterov(Optimizer):
+    """Nesterov's momentum, for dense parameters alone, that moves with every so-many-th gradient by their mean; each gradient by
+    itself makes a step of that share of its length (Liu et al., Asynchronous Local-SGD, 2024, Algorithm 3 with c = 0)."""
+
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """What is kept of the momentum when it moves (beta)."""
+    every: Count = 4
+    """Gradients from one move of the momentum to the next (N)."""
+
+    name: ClassVar[str] = "delayed-nesterov"
+
+    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+        return {"momentum_buffer": zeros_like(values), "sum": zeros_like(values), "step": zeros(())}
+
+    def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
+        state["step"] += 1
+        state["sum"].add_(grad, alpha=1 / self.every)
+        if state["step"] % self.every == 0:
+            state["momentum_buffer"].mul_(self.momentum).add_(state["sum"])
+            state["sum"].zero_()
+            values.add_(state["momentum_buffer"], alpha=-rate * self.lr * self.momentum)
+        values.add_(grad, alpha=-rate * self.lr / self.every)
+
+    def columns(self, dim: int) -> int:
+        raise BadOption("DelayedNesterov counts all gradients together, so it is for dense parameters, not for rows")
+
+    _step = _kernel = columns  # what makes steps of rows

@@ -78,6 +78,9 @@ class PhantomDense:
     def assign(self, vector: np.ndarray) -> None:
         """There are no values to be replaced."""
 
+    def state(self, names: Sequence[str]) -> np.ndarray:
+        return phantom(len(self) * len({*names} & {*self.optimizer.parts}))
+
     def export(self) -> dict[str, np.ndarray]:
         return {"values": self.values, **{name: phantom() if name == "step" else self.values for name in self._state}}
 

@@ -12,58 +12,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lib
-from lib import Failure, LocalCluster, Node, RayCluster, VirtualCluster, workloads
+from lib import Failure, LocalCluster, RayCluster, VirtualCluster, workloads
 from lib.errors import BadOption
 from lib.protocols.decentralised import ADPSGD, DPSGD
 from lib.protocols.easgd import EASGD, Downpour
 from lib.protocols.local_sgd import DiLoCo, DynamicAveraging, LocalSGD, PostLocalSGD, SlowMo
 from lib.protocols.sparta import SPARTA
-from lib.store.optim import SGD, Adagrad, Adam, Momentum
-from lib.tasks.flat_model import FlatModel
+from lib.store.optim import Adagrad, Adam, Momentum
+from tests.protocols.by_hand import RATE, SLOW, Serial, bowl, replicas, same
 from tests.toys import FIELD, Letters, finals, records
 
 PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
-RATE = 0.1
-SLOW = Node(flops=1e4)
-"""Computing takes much longer than any message: what is sent when a step begins is there before it ends."""
 EVERY = pytest.mark.parametrize("kind", FIELD)
-
-
-def bowl(steps, workers):
-    return workloads.get("quadratic", dim=5, batch_size=4, samples=4 * steps * workers, dense_optimizer=SGD(lr=RATE))
-
-
-def replicas(workload, rule, workers, seed=0, **cluster):
-    """All replicas at the end, one a row, and the parts."""
-    parts = records(workload, rule, VirtualCluster(workers=workers, worker=SLOW, **cluster), seed)
-    final = finals(parts)
-    return np.stack([final[f"worker{rank}/replica"]["values"] for rank in range(workers)]), final
-
-
-class Serial:
-    """The same by hand: a row of `x` for each worker, whose steps are in step."""
-
-    def __init__(self, workload, workers, seed=0):
-        self._model, self._workload, self._seed, self._workers = (
-            FlatModel(workload.model(seed)),
-            workload,
-            seed,
-            workers,
-        )
-        self.x = np.tile(self._model.vector.numpy(), (workers, 1))
-
-    def gradients(self, step):
-        """Each worker's at its own row."""
-        rows = []
-        for rank, row in enumerate(self.x):
-            self._model.load(row)
-            batch = self._workload.batch(self._seed, step * self._workers + rank)
-            rows.append(self._model.step(batch, {}).dense.numpy().copy())
-        return np.stack(rows)
-
-
-def same(ours, theirs):
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @EVERY
@@ -73,7 +33,7 @@ def test_is_at_most_thirty_five_lines(kind):
 
 def test_needs_nothing_but_the_contract():
     """Their modules import rules and values alone, and no driver knows them."""
-    allowed = {"baselines", "mixing", "replica_rule"}
+    allowed = {"baselines", "easgd", "local_sgd", "mixing", "replica_rule"}
     for kind in FIELD:
         tree = ast.parse(Path(inspect.getsourcefile(kind)).read_text())
         imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
