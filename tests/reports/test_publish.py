@@ -160,7 +160,7 @@ def test_the_readme_has_the_findings(ran):
     text = (ran.root / "README.md").read_text()
     assert text.startswith("# Kit\n\nbefore\n\n<!-- findings") and text.count("\n\nafter\n") == 3
     assert "\nold\n" not in text and "- We tested 1 of the papers' claims by pre-registered rules: 1 hold" in text
-    assert "| **Fixed-size global batch** `gba`, `bsp` | An update averages" in text
+    assert "| **Fixed-size global batch** `gba`, `bsp`, `admission` | An update averages" in text
     assert "](https://arxiv.org/abs/2205.11048) |" in text and "| 1: 1 replicated |" in text
     assert published_readme() == text
 
