@@ -7,6 +7,7 @@
 A *case* is a dict, axis -> value: what `job` takes by name, and the columns by which the table knows the run.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from operator import attrgetter
@@ -18,11 +19,17 @@ import pandas as pd
 
 from lib import Cluster, Run, Workload, paths, sweep
 from lib.options.yaml_source import load
+from lib.training.train import DEVICE
 
 Case = Mapping[str, Any]
 Key = TypeVar("Key")
 pace = attrgetter("steady_qps")
 """Samples a second, a figure like others."""
+
+
+def use_device(device: str) -> None:
+    """Let all runs of this process in simulated time compute and evaluate on a device, also those of a sweep's processes."""
+    os.environ[DEVICE] = device
 
 
 def paper_table(paper: str, name: str) -> Any:

@@ -84,6 +84,8 @@ class Away(torch.Tensor):
 def carried_out(operation, args, kwargs):
     """The operation on the tensors inside, and its results outside again, where they belong."""
     name = operation.overloadpacket.__name__
+    if torch.is_inference_mode_enabled() and operation._can_decompose():  # autograd would have done so
+        return operation.decompose(*args, **kwargs)
     tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
     strangers = [each for each in tensors if not isinstance(each, Away) and each.dim()]
     if name in COPIES:

@@ -98,9 +98,13 @@ def test_a_value_that_cannot_work_names_the_option_and_the_valid_values(options,
         train(**options)
 
 
-def test_the_local_cluster_refuses_a_device_that_is_not_there():
-    with pytest.raises(BadOption, match=r'device="cpu"|none that torch knows'):
-        LocalCluster(device="cuda:99" if not _has_cuda() else "tape")
+@pytest.mark.parametrize("cluster", [LocalCluster, VirtualCluster])
+def test_a_cluster_refuses_a_device_that_is_not_there(cluster):
+    with pytest.raises(BadOption, match=f'{cluster.name} cluster: .*(device="cpu"|none that torch knows)'):
+        cluster(device="cuda:99" if not _has_cuda() else "tape")
+
+
+def test_the_local_cluster_needs_a_thread():
     with pytest.raises(BadOption, match="threads must be at least 1"):
         LocalCluster(threads=0)
 

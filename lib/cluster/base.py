@@ -292,6 +292,8 @@ class Cluster(Checked, ABC):
     """Late and lost messages."""
     patience: Seconds = 1.0
     """Seconds of silence after which the others continue without a node."""
+    device: str = "cpu"
+    """Where gradients are computed and models evaluated: "cpu", "cuda" or "cuda:1"."""
 
     @classmethod
     def owner(cls) -> str:
@@ -305,11 +307,17 @@ class Cluster(Checked, ABC):
         for number, failure in enumerate(self.failures):
             for end in failure.connection or (failure.node,):
                 self._check_node(f"failures[{number}].node", end, many=True)
+        self._check_device()
 
     @property
     def fails(self) -> bool:
         """Whether anything may go wrong in this cluster."""
         return bool(self.failures or self.mishaps)
+
+    @property
+    def evaluation_device(self) -> str:
+        """Where this process evaluates the model."""
+        return self.device
 
     @abstractmethod
     def open(self, seed: int, workers: int) -> World: ...
@@ -325,6 +333,16 @@ class Cluster(Checked, ABC):
     def failures_of(self, seed: int, node: str, batches: int = 0) -> NodeFailures:
         """A node's failures; `batches`: the number that it has computed in its generations before."""
         return NodeFailures(self.failures, seed, node, self.patience, batches)
+
+    def _check_device(self) -> None:
+        try:
+            kind = torch.device(self.device).type
+        except RuntimeError as error:
+            raise BadOption(f"{self.owner()}: device {self.device!r} is none that torch knows") from error
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise BadOption(
+                f'{self.owner()}: device="{self.device}", but torch sees no CUDA device here; use device="cpu"'
+            )
 
     def _check_node(self, where: str, name: str, *, many: bool = False) -> None:
         """Raise an error if there is no such node; `many`: "worker*" and "*" stand for several."""

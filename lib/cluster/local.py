@@ -22,7 +22,6 @@ from lib.cluster.failures import TICK, Connection
 from lib.cluster.in_process import PartSlot, ProcessHandle, ProcessSite, ProcessWorld, mean
 from lib.cluster.slowdowns import Lognormal
 from lib.cluster.spec import Work
-from lib.errors import BadOption
 from lib.options.checked import Count
 
 INLINE = 1e5
@@ -183,19 +182,8 @@ class LocalCluster(Cluster):
     name: ClassVar = "local"
     clock: ClassVar = "wall"
 
-    device: str = "cpu"
-    """Where models, replicas and pipelines compute: "cpu", "cuda" or "cuda:1". The store stays in host memory."""
     threads: Count | None = None
     """Computations at the same time; None: as many as cores."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        try:
-            device = torch.device(self.device)
-        except RuntimeError as error:
-            raise BadOption(f"local cluster: device {self.device!r} is none that torch knows") from error
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise BadOption('local cluster: device="cuda", but torch sees no CUDA device here; use device="cpu"')
 
     def open(self, seed: int, workers: int) -> LocalWorld:
         return LocalWorld(self, seed)

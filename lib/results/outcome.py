@@ -38,14 +38,15 @@ ACCESS_CALLS = ("kind", "batch", "table", "stamp", "safe", "began", "ended")
 class Outcome:
     """All records of one stage, on a clock that starts with it."""
 
-    def __init__(self, plan: Plan, finished: Finished):
-        self.plan, self.seconds = plan, finished.end - finished.start
+    def __init__(self, plan: Plan, finished: Finished, device: str):
+        """`device`: where the model is evaluated."""
+        self.plan, self._device, self.seconds = plan, device, finished.end - finished.start
         self._start, self._records = finished.start, finished.records
         self._undone, self._returns, self._lost_worker = finished.undone, finished.returns, finished.lost_worker
 
     @cached_property
     def _module(self) -> FlatModel:
-        model = FlatModel(self.plan.workload.model(self.plan.seed))
+        model = FlatModel(self.plan.workload.model(self.plan.seed), self._device)
         model.module.eval()
         return model
 
@@ -228,9 +229,9 @@ class Outcome:
 class Outcomes:
     """A run with one stage is that stage's outcome; more, or those that were chosen, are put one after another."""
 
-    def __init__(self, stages: Sequence[Stage]):
+    def __init__(self, stages: Sequence[Stage], device: str = "cpu"):
         self._stages = stages
-        self._outcomes = [Outcome(stage.plan, stage.finished) for stage in stages]
+        self._outcomes = [Outcome(stage.plan, stage.finished, device) for stage in stages]
         self._joined = len(stages) > 1 or stages[0].plan.watch is not None
         self._start = stages[0].finished.start
         self.seconds = stages[-1].finished.end - self._start

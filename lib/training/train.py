@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -139,6 +140,10 @@ SHARED = ("gradients", "on_nan", "trace", "accesses", "store", "feed", "partitio
 """Options that a plan has by the same name."""
 
 
+DEVICE = "LOCKSTEP_DEVICE"
+"""The environment variable that names the device of runs in simulated time whose cluster names none; a page sets it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """A checked run that is still to be loaded or made."""
@@ -155,6 +160,12 @@ class Job:
     def of(cls, workload, protocol, cluster, *, seed=0, samples=None, start=None, **options) -> Job:
         """Make a job from the arguments of `train`."""
         workload, protocol, cluster, settings = resolve(Options, workload, protocol, cluster, options)
+        if (
+            (device := os.environ.get(DEVICE))
+            and settings.gradients
+            and (cluster.clock, cluster.device) == ("virtual", "cpu")
+        ):
+            cluster = replace(cluster, device=device)
         seed = not_sealed(checked(Natural, seed, "train", "seed"))
         if samples is not None:
             workload = replace(workload, samples=checked(Count, samples, "train", "samples"))
@@ -217,7 +228,7 @@ class Job:
         with _rare_garbage_collection():
             plan = staged_run.plan  # the world has no name, which would keep it
             stages, model = self.cluster.open(plan.seed, plan.workers).run(staged_run.run, progress)
-        outcome = Outcomes(stages)
+        outcome = Outcomes(stages, self.cluster.evaluation_device)
         provenance = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
         summary = self._epochs(outcome.summary(self.cluster.clock))
         tables = outcome.history(), summary, outcome.trace(), outcome.usage()

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import psutil
-import torch
 import torch.distributed as distributed
 from joblib import cpu_count
 
@@ -30,7 +29,7 @@ from lib.cluster.base import Cluster, Main, Meeting, World
 from lib.cluster.failures import FailureSchedule
 from lib.cluster.local import MessageDelays, in_loop
 from lib.cluster.ray.node import Caller, Host, Place, RayHandle, Start, cause_of
-from lib.errors import BadOption, LockstepError, NodeLost
+from lib.errors import LockstepError, NodeLost
 from lib.options.checked import Natural
 
 OBJECT_STORE = 512 * 2**20
@@ -53,10 +52,11 @@ class RayCluster(Cluster):
     restarts: Natural = 3
     """Processes that may die of themselves before a run gives up; each time it returns to its last checkpoint, or its start."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.device == "cuda" and self.address is None and not torch.cuda.is_available():
-            raise BadOption('ray cluster: device="cuda", but torch sees no CUDA device here; use device="cpu"')
+    evaluation_device: ClassVar = "cpu"
+
+    def _check_device(self) -> None:
+        if self.address is None:  # else the machines of the cluster have the devices
+            super()._check_device()
 
     def open(self, seed: int, workers: int) -> RayWorld:
         return RayWorld(self, seed, workers)

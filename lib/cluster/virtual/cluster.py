@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -175,17 +176,19 @@ class VirtualWorld(ProcessWorld):
     def _run(self, main: Main) -> Any:
         # One thread of torch: reductions split over threads would make the bits depend on their number.
         torch.set_num_threads(1)
+        if self.cluster.device != "cpu":  # nor may sums be in the order in which a device's threads come to them
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
         return self.loop.run_until_complete(main(self))
 
 
 class VirtualSite(ProcessSite):
     """What a node's parts see, and what the node has done."""
 
-    device = torch.device("cpu")
-
     def __init__(self, world: VirtualWorld, node: str):
         super().__init__(world.cluster, node)
         self.world, self.node, self.rank = world, node, rank_of(node)
+        self.device = torch.device(world.cluster.device)
         self.spec = world.cluster.node(node)
         self.failures = world.cluster.failures_of(world.seed, node)
         self.interface = world.network.join(node, self.spec.bandwidth, self.spec.latency)
