@@ -161,7 +161,7 @@ def test_workers_without_any_data_hold_nobody_up(name, kind):
 @here
 @pytest.mark.parametrize("name", TRAIN)
 def test_a_world_of_one(name, kind):
-    run = train(CLICKS, name, kind(workers=1), evaluations=4)
+    run = train(CLICKS, every_step(name), kind(workers=1), evaluations=4)
     assert run.summary["issued"] == 8 and run.summary["staleness_max"] <= max(0, get(name).max_staleness)
     assert run.history["auc"].notna().sum() == 4
 

@@ -46,7 +46,7 @@ class LocalSGD(ReplicaRule):
 
     @property
     def max_staleness(self) -> float:
-        return 0
+        return 0 if self.sparse is self else self.sparse.max_staleness
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,20 +39,15 @@ class StreamingDiLoCo(DiLoCo):
     rows: ClassVar = Async()
 
     fragments: Count = 2
-    """Parts of the parameters (P); each is sent every `every` steps, of which it must be a divisor."""
+    """Parts of the parameters (P), of which one is sent every H / P steps, rounded up."""
     overlap: Natural = 1
     """Steps for which a fragment travels (tau)."""
     alpha: Share = 0.5
     """What a replica keeps of its own fragment when it takes the outer copy's (alpha)."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.every % self.fragments:
-            self._reject("fragments", f"a divisor of every, {self.every}")
-
     @property
     def when(self) -> Loop:
-        return Loop(every=self.every // self.fragments, overlap=self.overlap)
+        return Loop(every=-(-self.every // self.fragments), overlap=self.overlap)
 
     def send(self, memory, mine: np.ndarray, round: int) -> np.ndarray:
         return mine[self._fragment(round)].copy()

@@ -36,7 +36,7 @@ def nesterov(outer, velocity, gradient, rate=0.7, momentum=0.9):
 @given(
     workers=st.integers(1, 4),
     steps=st.integers(8, 15),
-    fragments=st.sampled_from([1, 2, 4]),
+    fragments=st.integers(1, 5),
     overlap=st.integers(0, 3),
     alpha=st.sampled_from([0.0, 0.5, 0.9]),
     sigma=st.floats(0, 1),
@@ -47,7 +47,7 @@ def test_streaming_diloco_is_algorithm_2_at_any_speeds(workers, steps, fragments
     ours, _ = replicas(workload := bowl(steps, workers), rule, workers, slowdown=sigma)
     serial = Serial(workload, workers)
     outer, velocity = serial.x[0].copy(), np.zeros(5)
-    sent, rounds, gap = None, 0, 4 // fragments
+    sent, rounds, gap = None, 0, -(-4 // fragments)
     for step in range(1, steps + 1):
         serial.x -= RATE * serial.gradients(step - 1)
         due = step % gap == 0
@@ -68,18 +68,11 @@ def test_one_fragment_that_all_wait_for_is_diloco(workers, steps, seed):
     streaming = StreamingDiLoCo(every=4, fragments=1, overlap=0, alpha=0.0)
     ours, plain = (replicas(bowl(steps, workers), each, workers, seed)[0] for each in (streaming, DiLoCo(every=4)))
     assert ours.tobytes() == plain.tobytes()
-    alone, apart = (
-        replicas(bowl(steps, workers), each, workers, seed)[0]
-        for each in (
-            StreamingDiLoCo(alpha=1.0),
-            LocalSGD(every=steps + 1) if workers == 1 else StreamingDiLoCo(alpha=1.0),
-        )
-    )
+    alone, _ = replicas(bowl(steps, workers), StreamingDiLoCo(alpha=1.0), workers, seed)
     serial = Serial(bowl(steps, workers), workers, seed)
     for step in range(steps):
         serial.x -= RATE * serial.gradients(step)
     same(alone, serial.x)
-    same(apart, serial.x)
 
 
 def test_a_fragment_hides_behind_the_steps_for_which_it_travels():
@@ -95,11 +88,6 @@ def test_a_fragment_hides_behind_the_steps_for_which_it_travels():
 
     waits, hides = seconds(0), seconds(4)
     assert waits == pytest.approx(52, abs=0.5) and hides == pytest.approx(44, abs=0.5)
-
-
-def test_fragments_divide_the_steps_between_two_mixes():
-    with pytest.raises(BadOption, match=r"streaming-diloco: fragments must be a divisor of every, 4, not 3"):
-        get("streaming-diloco", fragments=3)
 
 
 @pytest.mark.parametrize(
