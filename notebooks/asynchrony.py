@@ -173,7 +173,7 @@ def tune(way: str, lengths: Iterable[int], seeds: Iterable[int], first: Mapping[
     axes, curves, seeds = dict(first), [], not_judging(seeds, "rates are tried")
 
     def measured(updates: int, wanted: Sequence[study.Case]) -> list[float]:
-        return [run.summary["auc"] for run in sweep([job(way, updates, **case) for case in wanted])]
+        return [study.quality(run, "auc") for run in sweep([job(way, updates, **case) for case in wanted])]
 
     for updates in lengths:
         curve = study.climb(partial(measured, updates), axes, seeds if updates < BRIEF else seeds[:1])

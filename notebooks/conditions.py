@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator
 from lib import BadOption, Failure, Job, Lognormal, Node, Run, VirtualCluster, workloads
 from lib.cluster.slowdowns import get
 from lib.protocols import ALL
-from notebooks import compare_figure
+from notebooks import compare_figure, study
 from notebooks.advisor.comparison import Comparison
 from notebooks.advisor.trial import Trial, seconds_to
 from notebooks.clusters import GBIT
@@ -68,7 +68,7 @@ def job(protocol: str, samples: int, seed: int, rate: float = 1.0, condition: st
 
 
 def auc(run: Run, **case) -> float:
-    return float(np.nan_to_num(run.summary["auc"]))
+    return float(np.nan_to_num(study.quality(run, "auc")))
 
 
 def can_run(condition: str, protocol: str, samples: int) -> bool:
@@ -82,7 +82,7 @@ def can_run(condition: str, protocol: str, samples: int) -> bool:
 
 def figures(run: Run, **case) -> dict:
     """The figures that a comparison needs of a run, and the run itself."""
-    text = {"metric": run.summary["auc"], "samples/s": run.summary["qps"], "age": run.summary["staleness_mean"]}
+    text = {"metric": study.quality(run, "auc"), "samples/s": run.summary["qps"], "age": run.summary["staleness_mean"]}
     return {**text, "bytes/sample": run.summary["bytes"] / run.summary["samples"], "digest": run.digest, "run": run}
 
 

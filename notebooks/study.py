@@ -5,6 +5,10 @@
     data["less sync's"] = data["auc"] - study.baseline(data, "auc", ["task", "seed"], protocol="sync")
 
 A *case* is a dict, axis -> value: what `job` takes by name, and the columns by which the table knows the run.
+
+A run's *quality* is the mean of a metric over the ten evaluations of the last fifth of its pass (`marks`), since the last steps
+move a model to and fro. Where the true probabilities are known, the metric is its expectation under them: labels of 20,000
+samples have more noise than most differences between protocols. The same figure by labels stands next to it.
 """
 
 import os
@@ -20,11 +24,35 @@ import pandas as pd
 from lib import Cluster, Run, Workload, paths, sweep
 from lib.options.yaml_source import load
 from lib.training.train import DEVICE
+from reports.claims import interval
 
 Case = Mapping[str, Any]
 Key = TypeVar("Key")
 pace = attrgetter("steady_qps")
 """Samples a second, a figure like others."""
+QUALITIES = ("auc", "ne", "logloss", "accuracy", "em", "f1", "mrr")
+"""Metrics of a summary that tables take as a run's quality."""
+EARLY = 0.81
+"""Share of a pass within which an evaluation belongs to the first four fifths, after which it may come a step late."""
+BY_LABELS = "{} by labels".format
+"""The column of a quality that is computed from labels, next to its expectation under the truth."""
+
+
+def marks(parts: int = 1) -> tuple[float, ...]:
+    """Where a run is evaluated whose quality counts (`evaluations`): ten times in the last fifth of the pass, and before it after
+    each of so many equal parts of the pass."""
+    early = (n / parts for n in range(1, parts) if n / parts <= 0.8)
+    return (*early, *(round(0.8 + n / 50, 2) for n in range(1, 11)))
+
+
+def quality(run: Run, metric: str) -> float:
+    """A run's quality, under the true probabilities where they are known."""
+    return run.quality(run.judged(metric))
+
+
+def course(run: Run, metric: str) -> pd.Series:
+    """The metric at each evaluation, under the true probabilities where they are known."""
+    return run.history[run.judged(metric)].dropna()
 
 
 def use_device(device: str) -> None:
@@ -45,8 +73,16 @@ def grid(**axes: Iterable[Any]) -> list[Case]:
 def job(
     workload: Workload, protocol: Any, cluster: Cluster, seed: int, trace: bool = False, **options
 ) -> dict[str, Any]:
-    """What `lib.sweep` takes for one run, without a trace unless it is needed; `options` are those of `lib.train`."""
-    return {"workload": workload, "protocol": protocol, "cluster": cluster, "seed": seed, "trace": trace, **options}
+    """What `lib.sweep` takes for one run, without a trace unless it is needed; `options` are those of `lib.train`. Where these do
+    not say when it is evaluated, its quality can be taken."""
+    judged = {"evaluations": marks()} if options.get("gradients", True) else {}
+    own = {"workload": workload, "protocol": protocol, "cluster": cluster, "seed": seed, "trace": trace}
+    return own | judged | options
+
+
+def timing(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The same run of its messages and seconds alone, without a model that could be evaluated."""
+    return {name: option for name, option in job.items() if name != "evaluations"} | {"gradients": False}
 
 
 def run(jobs: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Run]:
@@ -67,13 +103,36 @@ def table(
     *several: Callable[..., Case],
     **figures: str | Callable[[Run], Any],
 ) -> pd.DataFrame:
-    """A row for each run: its case, its figures (names of its summary, or functions of it), and the columns that each of
-    `several` returns for the run and its case."""
+    """A row for each run: its case, its figures (qualities and other names of its summary, or functions of it), and the columns
+    that each of `several` returns for the run and its case. A quality under the true probabilities has the one by labels next
+    to it."""
     rows = []
     for case, run in zip(cases, runs, strict=True):
-        own = {name: run.summary[of] if isinstance(of, str) else of(run) for name, of in figures.items()}
-        rows.append({**case, **own, **{name: value for each in several for name, value in each(run, **case).items()}})
+        row = dict(case)
+        for name, of in figures.items():
+            if of in QUALITIES:
+                row |= quality_figures(run, name, of)
+            else:
+                row[name] = run.summary[of] if isinstance(of, str) else of(run)
+        rows.append({**row, **{name: value for each in several for name, value in each(run, **case).items()}})
     return pd.DataFrame(rows)
+
+
+def quality_figures(run: Run, name: str, metric: str) -> dict[str, float]:
+    """The quality under that name; if it is under the true probabilities, also the one by labels."""
+    labels = {} if run.judged(metric) == metric else {BY_LABELS(name): run.quality(metric)}
+    return {name: quality(run, metric), **labels}
+
+
+def by_labels(data: pd.DataFrame, name: str = "auc") -> str:
+    """Compare a table's quality by labels with its expectation under the truth: a sentence with the mean of the difference over
+    the seeds and its 95 % interval. The runs of a seed share their labels, so a seed counts once."""
+    if BY_LABELS(name) not in data:
+        return ""
+    each = (data[BY_LABELS(name)] - data[name]).groupby(data["seed"]).mean()
+    mean, low, high = interval(each)
+    words = "more than its noise explains" if abs(mean) > high - low else "within its noise"  # four standard errors
+    return f"By labels it differs from this expectation by {mean:+.2g} [{low:+.2g}, {high:+.2g}], {words}."
 
 
 def climb(
@@ -145,6 +204,10 @@ def differences(data: pd.DataFrame, columns: Sequence[str], same: Sequence[str],
 
 
 def histories(cases: Iterable[Case], runs: Iterable[Run], *columns: str) -> pd.DataFrame:
-    """The rows of the runs' histories that have all the columns, each with its run's place."""
-    histories = (run.history.dropna(subset=[*columns])[[*columns]] for run in runs)
-    return pd.concat([each.assign(**case) for case, each in zip(cases, histories, strict=True)], ignore_index=True)
+    """The rows of the runs' histories that have all the columns, each with its run's place; metrics are under the true
+    probabilities where these are known."""
+    parts = []
+    for case, run in zip(cases, runs, strict=True):
+        found = run.history[[run.judged(column) for column in columns]].set_axis([*columns], axis=1)
+        parts.append(found.dropna().assign(**case))
+    return pd.concat(parts, ignore_index=True)

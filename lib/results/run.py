@@ -89,6 +89,19 @@ class Run:
             return checkpoint.load(self.kept, [ModelState, Rows])
         return self.kept
 
+    def judged(self, metric: str) -> str:
+        """The history's column of a metric: where the true probabilities are known, of its expectation under them."""
+        return expected if (expected := f"expected_{metric}") in self.history else metric
+
+    def quality(self, metric: str) -> float:
+        """The mean of a metric's column over the evaluations of the pass's last fifth, of which the end is one; nan where one of
+        these is."""
+        history = self.history[self.history["step"].isna()] if "step" in self.history else self.history
+        late = (
+            history["samples"] >= 0.81 * history["samples"].iloc[-1]
+        )  # what belongs to four fifths may come a step later
+        return float(history.loc[late, metric].mean(skipna=False))
+
     @property
     def steady_qps(self) -> float:
         """Samples per second between a fifth and four fifths of the samples: all workers have begun, and none has done."""

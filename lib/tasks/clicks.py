@@ -1,6 +1,7 @@
 """Prediction of clicks, real or synthetic, with the models of `lib.tasks.click_models`."""
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -118,17 +119,13 @@ class ClickThrough(ClickDistribution, Workload):
     def evaluate(
         self, model: ClickModel, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """auc, logloss, ne and calibration; `auc_2`, ... for further labels; for synthetic clicks `auc_ceiling`, the AUC of the
-        teacher's logits on the same samples."""
+        """auc, logloss, ne and calibration; `auc_2`, ... for further labels. Of synthetic clicks, whose true probabilities are
+        known, all of these also as `expected_auc`, ..., and `auc_ceiling`, the largest expected AUC of any scores."""
         held_out = _evaluation(self, seed, day)
         with settle_norms(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]):
             logits = _logits(model, held_out.batch, rows)
-        ceiling = {} if held_out.ceiling is None else {"auc_ceiling": held_out.ceiling}
-        labels = held_out.batch.labels
-        if self._labels == 1:
-            return metrics.clicks(labels, logits) | ceiling
-        others = {f"auc_{task + 1}": metrics.auc(labels[:, task], logits[:, task]) for task in range(1, self._labels)}
-        return metrics.clicks(labels[:, 0], logits[:, 0]) | others | ceiling
+        ceiling = {} if held_out.truth is None else {"auc_ceiling": held_out.ceiling}
+        return metrics.clicks(held_out.batch.labels, logits, held_out.truth) | ceiling
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
         scores = self._model_class.logits(scores).astype(np.float64)
@@ -189,26 +186,28 @@ class _HeldOutClicks(NamedTuple):
     batch: Batch
     settling: list[Batch]
     """Training batches that give the moments of batch normalisation."""
-    ceiling: float | None
+    truth: np.ndarray | None
+    """The true probabilities of the labels; None: unknown."""
+    ceiling: float
 
 
 @functools.lru_cache(maxsize=16)
 def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _HeldOutClicks:
     end = workload.samples if day is None else workload.day_begins(day)
     if workload.data:
-        clicks, ceiling = workload.clicks.held_out(workload.evaluation_samples, day), None
+        clicks, truth, ceiling = workload.clicks.held_out(workload.evaluation_samples, day), None, math.nan
         batch = _batch(clicks, index=0, day=day or 0)
     else:
         day = workload.days if day is None else day
         clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, part=f"evaluation {day}")
-        truth = (each if workload.tasks == 1 else each[:, 0] for each in (clicks.labels, clicks.logits))
-        batch, ceiling = _batch(clicks, index=0, day=day), metrics.auc(*truth)
+        truth = 1 / (1 + np.exp(-clicks.logits))
+        batch, ceiling = _batch(clicks, index=0, day=day), metrics.clicks(truth, clicks.logits)["auc"]
     settling = []
     if workload._model_class.normed:
         starts = range(max(0, end - _NORM_SAMPLES), end, workload.batch_size)
         settling = [workload.draw(seed, first, min(workload.batch_size, end - first), 0) for first in starts]
     _, (batch, *settling) = share_ids([batch, *settling])
-    return _HeldOutClicks(batch, settling, ceiling)
+    return _HeldOutClicks(batch, settling, truth, ceiling)
 
 
 def _batch(clicks: Clicks, *, index: int, day: int) -> Batch:

@@ -7,26 +7,31 @@ import numpy as np
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Area under the ROC curve: the chance that a positive scores above a negative. nan for one class or a nan score."""
-    labels, scores = np.asarray(labels), np.asarray(scores)
-    positive = labels > 0
-    pairs = np.count_nonzero(positive) * np.count_nonzero(~positive)
-    if not pairs or not np.all(np.isfinite(scores)):
+    """Area under the ROC curve: the chance that a positive scores above a negative. nan for one class or a nan score.
+
+    Labels may be probabilities p. Then each pair counts as often as it is expected to be a positive and a negative: the result
+    is the sum of p_i (1 - p_j) [s_i > s_j] over that of p_i (1 - p_j), for all i other than j.
+    """
+    chances, scores = np.asarray(labels, np.float64), np.asarray(scores)
+    itself = (chances * (1 - chances)).sum()  # a sample is no pair with itself
+    pairs = chances.sum() * (1 - chances).sum() - itself
+    if not pairs > 0 or not np.all(np.isfinite(scores)):
         return math.nan
     distinct, places = np.unique(scores, return_inverse=True)
-    negatives = np.bincount(places[~positive], minlength=len(distinct))
+    negatives = np.bincount(places, 1 - chances, len(distinct))
     beaten = np.cumsum(negatives) - negatives / 2  # an equal score is half of a win
-    return float(beaten[places[positive]].sum() / pairs)
+    return float((chances @ beaten[places] - itself / 2) / pairs)
 
 
 def logloss(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    """Mean negative log-likelihood in nats, probabilities clipped by the type's epsilon. nan if empty or not finite."""
-    labels, probabilities = np.asarray(labels), np.asarray(probabilities)
+    """Mean negative log-likelihood in nats, probabilities clipped by the type's epsilon. nan if empty or not finite. With
+    probabilities as labels it is the expectation."""
+    labels, probabilities = np.asarray(labels, np.float64), np.asarray(probabilities)
     if len(labels) == 0 or not np.all(np.isfinite(probabilities)):
         return math.nan
     least = np.finfo(probabilities.dtype).eps
-    likely = np.where(labels > 0, probabilities, 1 - probabilities)
-    return -float(np.log(np.clip(likely, least, 1 - least)).mean())
+    yes, no = (np.log(np.clip(chance, least, 1 - least)) for chance in (probabilities, 1 - probabilities))
+    return -float((labels * yes + (1 - labels) * no).mean())
 
 
 def entropy(rate: float) -> float:
@@ -47,9 +52,12 @@ def calibration(labels: np.ndarray, probabilities: np.ndarray) -> float:
     return float(np.sum(probabilities)) / positives if positives else math.nan
 
 
-def clicks(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """auc, logloss, ne and calibration of binary labels predicted by logits."""
-    logits = np.asarray(logits, dtype=np.float64)
+def clicks(labels: np.ndarray, logits: np.ndarray, truth: np.ndarray | None = None) -> dict[str, float]:
+    """auc, logloss, ne and calibration of binary labels predicted by logits, and `auc_2`, ... of further columns; with the true
+    probabilities of the labels also `expected_auc`, ..., which have no noise of labels."""
+    expected = {} if truth is None else {f"expected_{name}": each for name, each in clicks(truth, logits).items()}
+    columns = (np.atleast_2d(np.transpose(each)) for each in (labels, np.asarray(logits, np.float64)))
+    (labels, logits), *others = zip(*columns, strict=True)
     with np.errstate(invalid="ignore"):  # a nan stays one, and shows in the result
         probabilities = np.exp(-np.logaddexp(0, -logits))
     loss = logloss(labels, probabilities)
@@ -59,6 +67,8 @@ def clicks(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
         "logloss": loss,
         "ne": normalised_entropy(loss, rate),
         "calibration": calibration(labels, probabilities),
+        **{f"auc_{number}": auc(*column) for number, column in enumerate(others, 2)},
+        **expected,
     }
 
 

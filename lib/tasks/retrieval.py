@@ -156,17 +156,23 @@ class NextItem(Workload):
     def evaluate(
         self, model: YouTubeDNN, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """auc, auc_ceiling and hit_1.
+        """auc, expected_auc, auc_ceiling and hit_1.
 
-        `auc` is the probability that the next item scores above a uniformly drawn one, and `auc_ceiling` that of the true
-        probabilities, which other scores exceed only by luck. `hit_1` is the share of users whose next item is first.
+        `auc` is the probability that the next item scores above a uniformly drawn one. In `expected_auc` each of a user's items
+        is the next one with its true probability, given the items; `auc_ceiling` is the largest that any scores have. `hit_1` is
+        the share of users whose next item is first.
         """
         held_out = _evaluation(self, seed, day)
         batch = held_out.batch.to(rows[ITEM].device)
         items = rows[ITEM][batch.where[ITEM]].unflatten(0, (batch.size, -1))
         scores = torch.linalg.vecdot(model.users(batch, rows).unsqueeze(1), items).cpu().numpy()
-        above = scores[:, :1] > scores[:, 1:]
-        return {"auc": _above(scores), "auc_ceiling": held_out.ceiling, "hit_1": float(above.all(1).mean())}
+        above = _above(scores)
+        return {
+            "auc": float(above[:, 0].mean()),
+            "expected_auc": _expected(above, held_out.truth),
+            "auc_ceiling": held_out.ceiling,
+            "hit_1": float(np.mean(above[:, 0] == 1)),
+        }
 
     @functools.cached_property
     def _catalogue(self) -> Catalogue:
@@ -180,6 +186,8 @@ class NextItem(Workload):
 class _HeldOutUsers(NamedTuple):
     batch: Batch
     """The items of a user are the next one, then those that it is compared with."""
+    truth: np.ndarray
+    """The probability of each of these to be the next one, given all of them."""
     ceiling: float
 
 
@@ -194,13 +202,18 @@ def _evaluation(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers
     truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.probabilities()[items]
     raw = {TABLE: _places(group, past), ITEM: items.ravel()}
     batch = Batch.of(index=0, day=day, size=size, raw=raw, features={"behaviours": past.behaviours})
-    return _HeldOutUsers(batch, _above(truth))
+    truth /= truth.sum(1, keepdims=True)
+    return _HeldOutUsers(batch, truth, _expected(_above(truth), truth))
 
 
-def _above(scores: np.ndarray) -> float:
-    """How often the first of a row is above the others; ties count half."""
-    first, others = scores[:, :1], scores[:, 1:]
-    return float(np.mean((first > others) + 0.5 * (first == others)))
+def _above(scores: np.ndarray) -> np.ndarray:
+    """For each score the share of the others in its row that it is above; ties count half, and a nan is above nothing."""
+    one, other = scores[:, :, None], scores[:, None, :]
+    return ((one > other).sum(2) + 0.5 * ((one == other).sum(2) - (scores == scores))) / (scores.shape[1] - 1)
+
+
+def _expected(above: np.ndarray, truth: np.ndarray) -> float:
+    return float((above * truth).sum(1).mean())
 
 
 def _places(group: np.ndarray, past: Histories) -> np.ndarray:

@@ -368,7 +368,8 @@ class ImageClasses(Workload):
     def evaluate(
         self, model: Classifier, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """accuracy and loss on unseen images; for synthetic ones also `accuracy_ceiling`, that of the likeliest class."""
+        """accuracy and loss on unseen images. Of synthetic ones, whose classes' true probabilities are known, also
+        `expected_accuracy`, `expected_loss` and `accuracy_ceiling`, the largest expected accuracy of any answers."""
         held_out = _evaluation(self, seed)
 
         def logits(pixels: np.ndarray) -> torch.Tensor:
@@ -382,12 +383,17 @@ class ImageClasses(Workload):
         chunks = [slice(at, at + _CHUNK) for at in range(0, len(held_out.labels), _CHUNK)]
         with settle_norms(model, settle):
             scores = torch.cat([logits(held_out.pixels(chunk)).cpu() for chunk in chunks])
-        labels = torch.from_numpy(held_out.labels)
+        labels, scores = torch.from_numpy(held_out.labels), scores.double()
         result = {
             "accuracy": float((scores.argmax(1) == labels).double().mean()),
-            "loss": float(F.cross_entropy(scores.double(), labels)),
+            "loss": float(F.cross_entropy(scores, labels)),
         }
-        return result if held_out.ceiling is None else result | {"accuracy_ceiling": held_out.ceiling}
+        if held_out.truth is not None:
+            truth = torch.from_numpy(held_out.truth)
+            result["expected_accuracy"] = float(truth.gather(1, scores.argmax(1, keepdim=True)).mean())
+            result["expected_loss"] = float(F.cross_entropy(scores, truth))
+            result["accuracy_ceiling"] = float(truth.amax(1).mean())
+        return result
 
     def synthetic(self, size: int, *, seed: int, first: object) -> Images:
         """Draw synthetic images: each is its class's pattern, moved around a torus, plus noise. So the probability of each class,
@@ -401,13 +407,15 @@ class ImageClasses(Workload):
         pixels /= np.float32((1 + self.noise**2) ** 0.5)
         return Images(pixels, labels)
 
-    def best(self, pixels: np.ndarray) -> np.ndarray:
-        """The likeliest class of each image; a class's likelihood is the sum over the moves."""
+    def class_probabilities(self, pixels: np.ndarray) -> np.ndarray:
+        """The true probability of each class for each image; a class's likelihood is the sum over the moves."""
         patterns = _patterns(self)
         flat = patterns.reshape(-1, pixels[0].size)
         products = pixels.reshape(len(pixels), -1) @ flat.T * np.float32((1 + self.noise**2) ** 0.5)
         logs = (products - 0.5 * np.square(flat).sum(1)) / np.float32(self.noise**2)
-        return np.logaddexp.reduce(logs.reshape(len(pixels), *patterns.shape[:2]), axis=2).argmax(1)
+        logs = np.logaddexp.reduce(logs.reshape(len(pixels), *patterns.shape[:2]), axis=2).astype(np.float64)
+        chances = np.exp(logs - logs.max(1, keepdims=True))
+        return chances / chances.sum(1, keepdims=True)
 
     @property
     def _real(self) -> RealImages:
@@ -434,15 +442,16 @@ def _patterns(images: ImageClasses) -> np.ndarray:
 class _HeldOutImages(NamedTuple):
     pixels: Callable[[slice], np.ndarray]
     labels: np.ndarray
-    ceiling: float | None
+    truth: np.ndarray | None
+    """The true probabilities of the classes; None: unknown."""
 
 
 @functools.lru_cache(maxsize=4)
 def _evaluation(workload: ImageClasses, seed: int) -> _HeldOutImages:
     if not workload.data:
         images = workload.synthetic(workload.evaluation_samples, seed=seed, first="evaluation")
-        ceiling = float(np.mean(workload.best(images.pixels) == images.labels))
-        return _HeldOutImages(lambda chunk: images.pixels[chunk], images.labels, ceiling)
+        truth = workload.class_probabilities(images.pixels)
+        return _HeldOutImages(lambda chunk: images.pixels[chunk], images.labels, truth)
     real = workload._real
     chosen = stream(workload.world, "judged").permutation(len(real.test))[: workload.evaluation_samples]
     colours = _moments(workload.data, workload.side)

@@ -24,7 +24,7 @@ from lib.drivers.embedding_worker import MOST_EMBEDDING_WORKERS
 from lib.drivers.feed import stretches
 from lib.drivers.plan import Plan
 from lib.errors import BadOption
-from lib.options.checked import Checked, Count, Natural, NotNegative, checked
+from lib.options.checked import Checked, Count, Natural, NotNegative, Share, checked
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
 from lib.results.key import describe, files, key, plain
@@ -44,9 +44,10 @@ from lib.training.stages import StagedRun
 class Options(Checked):
     """How a run is carried out and kept; nothing here belongs to the workload, the protocol or the cluster."""
 
-    evaluations: Count | Literal["daily"] = 1
-    """How often the model is evaluated: after each of so many equal parts of the samples; or "daily", where the stream comes to a
-    day's end, on the next day's samples, as continual training does. It changes nothing of the run, and costs it no time."""
+    evaluations: Count | tuple[Share, ...] | Literal["daily"] = 1
+    """How often the model is evaluated: after each of so many equal parts of the samples; or after these shares of them, and at
+    the end; or "daily", where the stream comes to a day's end, on the next day's samples, as continual training does. It changes
+    nothing of the run, and costs it no time."""
     gradients: bool = True
     """False: a timing run, for virtual time. It sends the same messages, waits as long and leaves the same throughput, staleness
     and bytes to the last digit, and computes nothing: no model, no evaluation."""
@@ -326,15 +327,19 @@ def _staged_run(
     return StagedRun(schedule=schedule, plan=plan, model=start and start.model, keep=settings.keep)
 
 
-def _eval_at(workload: Workload, first: int, evaluations: int | Literal["daily"]) -> Iterator[float]:
+def _eval_at(
+    workload: Workload, first: int, evaluations: int | tuple[float, ...] | Literal["daily"]
+) -> Iterator[float]:
     """The places of the stream at which the model is evaluated between `first` and the end of the pass."""
     if evaluations == "daily":
         for day in count(workload.day(first) + 1):
             if (begins := workload.day_begins(day)) >= workload.samples:
                 return
             yield begins
-    for mark in range(1, evaluations):
-        yield first + (workload.samples - first) * mark / evaluations
+    if isinstance(evaluations, int):
+        evaluations = tuple(mark / evaluations for mark in range(1, evaluations))
+    for share in sorted({*evaluations} - {0.0, 1.0}):
+        yield round(first + (workload.samples - first) * share, 6)  # a share of 0.07 is no more than 7 of 100 samples
 
 
 def _check_timing(cluster: Cluster, settings: Options, start: Run | None) -> None:

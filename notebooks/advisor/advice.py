@@ -19,7 +19,7 @@ from lib.options.checked import Count, Share, checked
 from lib.protocols import ALL
 from lib.seeds import judging, tuning
 from lib.training.sweep import SweepFailed
-from notebooks import compare_figure
+from notebooks import compare_figure, study
 from notebooks.advisor import what_if
 from notebooks.advisor.compare import MOST, best_rate, check_options, measure, tune
 from notebooks.advisor.comparison import CLOCK, Comparison
@@ -147,9 +147,10 @@ def advise(
     refused |= lost
     metric = metric_of(blank)
     runs = {name: {1.0: run} for name, run in once.items()} | tune({first: trials[first]}, _stage(2))
-    start, end = blank.summary[metric], runs[first][best_rate(runs[first])].summary[metric]
+    start, end = (study.quality(run, metric) for run in (blank, runs[first][best_rate(runs[first])]))
     until = partial(seconds_to, metric=metric, start=start, goal=start + goal * (end - start))
-    lossless = [name for name in once if once[name].summary[metric] >= once[first].summary[metric] - CLOSE]
+    ends = {name: study.quality(run, metric) for name, run in once.items()}
+    lossless = [name for name in once if ends[name] >= ends[first] - CLOSE]
     safe = min(
         (name for name in lossless if until(once[name]) > 0 and name != first),
         key=lambda name: until(once[name]),
@@ -256,7 +257,7 @@ def _table(
             "protocol": name,
             "rate": rate,
             "time": until(run) / seconds,
-            "difference": run.summary[metric] - ours.summary[metric],
+            "difference": study.quality(run, metric) - study.quality(ours, metric),
             "as": same.setdefault((run.digest, run.summary["virtual_seconds"], run.summary["wall_seconds"]), name),
         }
         for name, (rate, run) in found.items()

@@ -16,6 +16,7 @@ from lib.options.checked import Count, Share, checked
 from lib.seeds import judging, tuning
 from lib.training.resolve import applicable, resolve
 from lib.training.train import Options
+from notebooks import study
 from notebooks.advisor.comparison import Comparison
 from notebooks.advisor.trial import Trial, metric_of, seconds_to, with_samples
 
@@ -62,10 +63,10 @@ def measure(
     metric = metric_of(untrained[0])
     rows = []
     for seed, blank in zip(seeds, untrained, strict=True):
-        start, end = blank.summary[metric], runs[first, rates[first][0], seed].summary[metric]
+        start, end = (study.quality(run, metric) for run in (blank, runs[first, rates[first][0], seed]))
         for name, rate in dict.fromkeys(case[:2] for case in cases):
             run = runs[name, rate, seed]
-            figures = {"metric": run.summary[metric]}
+            figures = {"metric": study.quality(run, metric)}
             figures["seconds"] = seconds_to(run, metric, start, start + goal * (end - start))
             per = {"samples/s": run.summary["qps"], "bytes/sample": run.summary["bytes"] / run.summary["samples"]}
             age = {"age": run.summary["staleness_mean"], "digest": run.digest}
@@ -106,4 +107,4 @@ def tune(trials: Mapping[str, Trial], label: str = "") -> dict[str, dict[float, 
 def best_rate(tried: Mapping[float, Run]) -> float:
     """The multiple at which a protocol ends highest."""
     metric = metric_of(next(iter(tried.values())))
-    return max(tried, key=lambda rate: np.nan_to_num(tried[rate].summary[metric], nan=-math.inf))
+    return max(tried, key=lambda rate: np.nan_to_num(study.quality(tried[rate], metric), nan=-math.inf))

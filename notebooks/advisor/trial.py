@@ -11,8 +11,9 @@ from lib import BadOption, Cluster, Job, Pair, Rule, Run, Workload
 from lib.protocols import get
 from lib.training.resolve import applicable, resolve
 from lib.training.train import Options
+from notebooks import study
 
-EVALUATIONS = 10
+EVALUATIONS = study.marks(10)
 METRICS = ("auc", "accuracy", "f1", "mrr")
 """What is compared: the first of these that the workload is evaluated by."""
 FEW = 100
@@ -85,7 +86,8 @@ def metric_of(run: Run) -> str:
 
 def seconds_to(run: Run, metric: str, start: float, goal: float) -> float:
     """The seconds until a run that began at `start` is at the goal; nan: it never is."""
-    reached = crossing(np.array([(0.0, start), *run.history[["time", metric]].dropna().to_numpy()]), goal)
+    course = run.history[["time", run.judged(metric)]].dropna().to_numpy()
+    reached = crossing(np.array([(0.0, start), *course]), goal)
     return math.nan if reached is None else float(reached[0])
 
 

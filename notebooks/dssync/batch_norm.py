@@ -40,12 +40,12 @@ def job(mode: str, way: str, seed: int, **shape) -> dict:
 
 def claim_table(found: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     """What claims read: accuracy, and how far it is above that of BSP's run with the same seed, evaluated the same way."""
-    data = study.table(found, runs, best=lambda run: quality.best(run, "images"), last="accuracy")
+    data = study.table(found, runs, best=lambda run: quality.best(run, "images"), quality="accuracy")
     data["train loss"] = [run.summary["train_loss"] for run in runs]
     data["read"] = data["way"].replace("pooled", "naive")  # of which BSP has a run
-    for name in ("best", "last"):
+    for name in ("best", "quality"):
         data[f"{name} over BSP"] = data[name] - study.baseline(data, name, ["read", "seed"], mode="BSP")
-    data["by the best"] = data["best over BSP"] - data["last over BSP"]
+    data["by the best"] = data["best over BSP"] - data["quality over BSP"]
     return data.assign(subject=data["mode"] + ", " + data["way"])
 
 
@@ -57,7 +57,7 @@ def histories(found: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def spread(data: pd.DataFrame) -> pd.DataFrame:
-    """From run to run: the deviation of the best accuracy, and how far means of five runs of equal modes are apart, two times
+    """From run to run: the deviation of the accuracy, and how far means of five runs of equal modes are apart, two times
     in three."""
-    deviation = data.groupby(["mode", "way"], sort=False)["best"].std(ddof=1)
+    deviation = data.groupby(["mode", "way"], sort=False)["quality"].std(ddof=1)
     return pd.DataFrame({"deviation": deviation, "five runs": deviation * (2 / 5) ** 0.5})

@@ -37,17 +37,15 @@ def job(mode: str, rate: float, seed: int, **shape: int) -> dict:
 
 
 def run(places: list[study.Case], **shape: int) -> tuple[pd.DataFrame, list[Run]]:
-    """Run the cases and return the rows of claims: the best AUC, also minus that of BSP and of one group at the same rate and
+    """Run the cases and return the rows of claims: the AUC, also minus that of BSP and of one group at the same rate and
     seed."""
-    data, runs = study.run_grid(
-        lambda **case: job(**case, **shape), places, best=lambda run: quality.best(run, "clicks")
-    )
+    data, runs = study.run_grid(lambda **case: job(**case, **shape), places, quality="auc")
     for mode in ("BSP", "one group"):
-        data = study.differences(data, ["best"], ["rate", "seed"], mode=mode)
+        data = study.differences(data, ["quality"], ["rate", "seed"], mode=mode)
     return data.assign(subject=data["mode"] + ", " + data["rate"].map("{:.2g}".format)), runs
 
 
 def regimes(data: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
-    """DS-Sync's regime at the workload's own rate beside the paper's; what training brings is the best over a half."""
+    """DS-Sync's regime at the workload's own rate beside the paper's; what training brings is the AUC over a half."""
     ours = data[(data["mode"] == "DS-Sync") & (data["rate"] == 1)]
-    return regime.comparison(ours.assign(brings=ours["best"] - 0.5, task=f"clicks, {WORKERS}"), runs, "dssync")
+    return regime.comparison(ours.assign(brings=ours["quality"] - 0.5, task=f"clicks, {WORKERS}"), runs, "dssync")

@@ -43,9 +43,12 @@ class Task(NamedTuple):
     metric: str
 
 
+MANY = {"evaluation_samples": 4_000}
+"""Of images and questions, whose labels have little noise and whose thousand usual samples are too few to tell modes apart."""
+
 TASKS = {
-    "images": Task(workloads.get("cifar10-wrn"), "accuracy"),
-    "questions": Task(workloads.get("squad-bert", kinds=4, words=8, slots=6, distractors=2), "f1"),
+    "images": Task(workloads.get("cifar10-wrn", **MANY), "accuracy"),
+    "questions": Task(workloads.get("squad-bert", kinds=4, words=8, slots=6, distractors=2, **MANY), "f1"),
     "clicks": Task(workloads.get("criteo-deepfm"), "auc"),
 }
 """Planted twins of CIFAR-10 for a wide residual network (SGD with momentum), SQuAD for BERT, Criteo for DeepFM (Adam). Questions
@@ -63,7 +66,7 @@ def job(
     seed: int,
     *,
     steps: int,
-    evaluations: int,
+    evaluations: int | Sequence[float],
     rate: float = 1.0,
     workers: int = WORKERS,
     data: str = "",
@@ -91,28 +94,33 @@ def with_constant_rate(made: dict) -> dict:
 
 def best(run: Run, task: str) -> float:
     """The best of a run's evaluations, as the paper takes it."""
-    return float(run.history[TASKS[task].metric].max())
+    return float(study.course(run, TASKS[task].metric).max())
 
 
 def ends(run: Run, task: str, **case) -> dict[str, float]:
-    """The best metric of a run and its last, what its last fifth brought, the best of what the paper has beside it, and how long
-    it was. Where the last fifth brings as much as a margin, a curve is too steep to be judged by it."""
+    """The quality of a run and, as the paper takes it, the best of its evaluations; its quality by labels; what its last fifth
+    brought, the best of what the paper has beside it, and how long it was. Where the last fifth brings as much as a margin, a
+    curve is too steep to be judged by it."""
+    metric, other = TASKS[task].metric, study.course(run, BESIDE[task])
     steps = run.summary["issued"] / run.provenance["cluster"]["workers"]
-    course, other = run.history[TASKS[task].metric].dropna(), run.history[BESIDE[task]]
-    found = {"best": best(run, task), "last": run.summary[TASKS[task].metric], "steps of a worker": steps}
-    found["last fifth"] = float(course.iloc[-1] - course.iloc[-1 - len(course) // 5])
+    found = study.quality_figures(run, "quality", metric) | {"best": best(run, task), "steps of a worker": steps}
+    course = study.course(run, metric)
+    samples = run.history["samples"][course.index]
+    early = course[samples <= study.EARLY * samples.iloc[-1]]
+    found["last fifth"] = float(course.iloc[-1] - early.iloc[-1]) if len(early) else 0.0
     return found | {"log loss or EM": float(other.max() if BESIDE[task] == "em" else other.min())}
 
 
 def tune(
     tasks: Iterable[str], modes: Sequence[str], seeds: Iterable[int], rates: Sequence[float] = RATES, **shape: int
 ) -> pd.DataFrame:
-    """The curve of each mode's best metric on each task over its rate, on tuning seeds."""
+    """The curve of each mode's quality on each task over its rate, on tuning seeds."""
     seeds = not_judging(seeds, "the learning rates of DS-Sync's tables")
-    job_of = partial(job, **shape)
-    return grid_search.curve(
-        job_of, lambda run, task, **_: best(run, task), {"rate": rates}, seeds, task=tasks, mode=modes
-    )
+
+    def quality(run: Run, task: str, **_) -> float:
+        return study.quality(run, TASKS[task].metric)
+
+    return grid_search.curve(partial(job, **shape), quality, {"rate": rates}, seeds, task=tasks, mode=modes)
 
 
 def at_best(curve: pd.DataFrame, alike: Container[str] = (), **shape) -> Callable[..., dict]:
@@ -132,15 +140,14 @@ def histories(cases: Iterable[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def claim_table(data: pd.DataFrame, own: str = "") -> pd.DataFrame:
-    """The rows of claims: each run's best and last metric; `own` marks modes at their own rates."""
+    """The rows of claims: each run's quality, and the best of its evaluations; `own` marks modes at their own rates."""
     return data.assign(subject=data["task"] + ", " + data["mode"] + own)
 
 
 def regimes(data: pd.DataFrame, runs: Sequence[Run], workers: int) -> pd.DataFrame:
-    """DS-Sync's regime beside the paper's with so many workers; what training brings is BSP's best less frozen's."""
-    frozen = data[data["mode"] == FROZEN].groupby("task")["best"].mean()
+    """DS-Sync's regime beside the paper's with so many workers; what training brings is BSP's quality minus frozen's."""
+    frozen = data[data["mode"] == FROZEN].groupby("task")["quality"].mean()
     ours = data[data["mode"] == "DS-Sync"]
-    brings = study.baseline(data, "best", ["task", "seed"], mode="BSP")[data["mode"] == "DS-Sync"] - ours["task"].map(
-        frozen
-    )
+    brings = study.baseline(data, "quality", ["task", "seed"], mode="BSP")[data["mode"] == "DS-Sync"]
+    brings -= ours["task"].map(frozen)
     return regime.comparison(ours.assign(brings=brings, task=ours["task"] + f", {workers}"), runs, "dssync")

@@ -96,7 +96,7 @@ class Day:
         rows = [{"mode": mode, "qps": samples / seconds} for mode, samples in reached.items()]
         for row in rows:
             if row["mode"] in runs:
-                row["auc"] = runs[row["mode"]].summary["auc"]
+                row["auc"] = study.quality(runs[row["mode"]], "auc")
             if row["mode"] == "automatic":
                 row |= {"lost": lost / allowed, "switches": len(runs["automatic"].summary["stages"]) - 1}
         frame = pd.concat(

@@ -159,15 +159,15 @@ PAPERS, OWN = "at the paper's rate", "at its own best"
 
 def mean_auc(run: Run) -> float:
     """Over the days, each on the next one's samples."""
-    return float(run.history["auc"].dropna().mean())
+    return float(study.course(run, "auc").mean())
 
 
 def first_auc(run: Run) -> float:
-    return float(run.history["auc"].dropna().iloc[0])
+    return float(study.course(run, "auc").iloc[0])
 
 
 def last_auc(run: Run) -> float:
-    return float(run.history["auc"].dropna().iloc[-1])
+    return float(study.course(run, "auc").iloc[-1])
 
 
 def daily(study_of: Study) -> pd.DataFrame:

@@ -197,7 +197,7 @@ class Task(Checked):
         own = self.phase(mode, **phase)
         samples = batches * own.workers * own.batch_size
         workload = replace(self.workload(profile), samples=samples, days=1, evaluation_samples=100)
-        return self.job(profile, mode, seed, slowdown, **phase) | {"workload": workload, "gradients": False}
+        return study.timing(self.job(profile, mode, seed, slowdown, **phase)) | {"workload": workload}
 
 
 def at_rate(kind: Optimizer) -> dict[str, Optimizer]:
@@ -243,7 +243,7 @@ def figures(run: Run, **case: Any) -> dict[str, Any]:
 
 def daily_figures(run: Run, **case: Any) -> dict[str, Any]:
     """Of a run that was evaluated daily: the mean AUC over its days and that of the first, its speed and the same figures."""
-    daily = run.history["auc"].dropna()
+    daily = study.course(run, "auc")
     return {"auc": daily.mean(), "first": daily.iloc[0], "qps": run.summary.get("qps"), **figures(run)}
 
 

@@ -19,6 +19,7 @@ from lib.protocols.baselines import Async, Sync
 from lib.protocols.gba import GBA
 from lib.tasks.quadratic import Quadratic, QuadraticBowl
 from lib.tasks.workload import dense_parameters
+from notebooks import study
 from notebooks.gba.tasks import Task
 
 
@@ -139,10 +140,10 @@ def row_decays(task: Task, profile: str, seeds: Iterable[int], iota: int = 1, si
     rows = []
     for kind, seed in product((GBA, PlainDecay), seeds):
         rule = kind(iota=iota, rows_divided_by=task.rows_divided_by)
-        found = train(**task.job(profile, "gba", seed, sigma, protocol=rule, until_day=2)).summary
-        updates = found["samples"] / (task.others[0] * task.others[1])
-        left_out = found["row_gradients_decayed"] / updates
-        rows.append({"decayed by": kind.name, "rows left out, an update": left_out, "auc": found["auc"]})
+        run = train(**task.job(profile, "gba", seed, sigma, protocol=rule, until_day=2))
+        updates = run.summary["samples"] / (task.others[0] * task.others[1])
+        left_out = run.summary["row_gradients_decayed"] / updates
+        rows.append({"decayed by": kind.name, "rows left out, an update": left_out, "auc": study.quality(run, "auc")})
     return pd.DataFrame(rows).groupby("decayed by", sort=False).mean()
 
 

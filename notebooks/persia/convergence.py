@@ -26,7 +26,9 @@ def tune(
 ) -> pd.DataFrame:
     """The curve of each mode's AUC on each task over the network's rate and the rows'."""
     axes, base_job = dict.fromkeys(("dense", "rows"), rates), partial(job, samples=samples)
-    return grid_search.curve(base_job, lambda run, **_: run.summary["auc"], axes, seeds, task=tasks, protocol=modes)
+    return grid_search.curve(
+        base_job, lambda run, **_: study.quality(run, "auc"), axes, seeds, task=tasks, protocol=modes
+    )
 
 
 def claim_table(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
@@ -89,7 +91,7 @@ def time_to_auc(
     data["goal"] = sync - share * data["brings"]
     took = []
     for run, start, goal in zip(runs, frozen, data["goal"], strict=True):
-        points = run.history.dropna(subset=["auc"])[["time", "samples", "auc"]].to_numpy(float)
+        points = run.history[["time", "samples", run.judged("auc")]].dropna().to_numpy(float)
         found = crossing(np.vstack([(0, 0, start), points]), goal)
         took.append((math.inf, math.inf) if found is None else found)
     data = data.assign(**pd.DataFrame(took, columns=["seconds", "samples"])).query("protocol != 'frozen'")

@@ -92,7 +92,7 @@ def outcome(case: str, seed: int, run: Run, whole: Run, samples: int, outage: in
         "buffered": buffered,
         "lost at a PS": run.summary.get("gradients_lost_at_servers", 0),
         "unaccounted": found["unaccounted"] + max(0, abandoned - buffered),
-        "auc": run.summary["auc"],
+        "auc": study.quality(run, "auc"),
         "times as long": found["seconds"] / whole.summary["virtual_seconds"],
         "standstill, steps": found["standstill"] / pace(whole),
     }

@@ -4,7 +4,7 @@ The paper names its machines, networks and dense parameters, and neither batches
 numbers is what Criteo's 540 million sparse parameters come to over its 34 million ids. Nothing here is fitted to a result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lib import Device, Lognormal, Node, Rule, Uplink, VirtualCluster, Workload, workloads
@@ -66,7 +66,9 @@ def small(task: Workload, gpus: int = GPUS) -> VirtualCluster:
     )  # the spread: estimate
 
 
-def job(task: str, protocol: str, seed: int, *, samples: int, evaluations: int = 1, **rates: float) -> dict:
+def job(
+    task: str, protocol: str, seed: int, *, samples: int, evaluations: Sequence[float] = study.marks(), **rates: float
+) -> dict:
     """A run that learns."""
     workload = learning_task(task, samples, world=seed, **rates)
     return study.job(workload, MODES[protocol], small(workload), seed, evaluations=evaluations)

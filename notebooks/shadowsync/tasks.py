@@ -56,8 +56,6 @@ EMBEDDING = 2
 """Embedding servers, as they are simulated: each stands for several machines."""
 
 BATCH = 16
-
-EVALUATIONS = 20
 """Of a run that learns, all on the same new examples."""
 
 PAUSE = 0.18
@@ -208,7 +206,7 @@ def job(
         paced_cluster(trainers, threads or protocol.worker_threads, servers, steps, build),
         build(samples, world=seed, **options),
     )
-    return study.job(task, protocol, machines, seed, store=store(task), evaluations=EVALUATIONS)
+    return study.job(task, protocol, machines, seed, store=store(task), evaluations=study.marks(20))
 
 
 SHARES = {"half": 0.5, "copied": 1.0, "never": 0.0}

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import lib
-from notebooks import asynchrony, law, predictions
+from notebooks import asynchrony, law, predictions, study
 from reports import claims
 from tests.notebooks.identity import identity, is_a_commit
 
@@ -153,7 +153,7 @@ def test_every_way_sees_the_same_samples(way):
     """And all of them."""
     if way in ("local-sgd, every 16", "fr-easgd, every 16", "gba, age 0.2"):
         pytest.skip("it does not mix in so few steps, or its cluster takes seconds to find")
-    run = lib.train(**asynchrony.job(way, 8, 0.003, 0.01, seed=0), save=False, gradients=False)
+    run = lib.train(**study.timing(asynchrony.job(way, 8, 0.003, 0.01, seed=0)), save=False)
     assert run.summary["samples"] == 8 * asynchrony.UPDATE
 
 

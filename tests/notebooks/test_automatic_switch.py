@@ -1,12 +1,13 @@
 """What the notebook of the automatic switch compares, by hand, and its figure."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from notebooks.gba import automatic_switch
 from notebooks.gba.automatic_switch import BATCH, WINDOWS, Day
+from tests.toys import evaluated_run
 
 DAY = Day(seconds=float(WINDOWS))
 """Throughput is counted second by second."""
@@ -21,10 +22,10 @@ def run(stages, seconds=4.0):
             {"kind": "compute", "start": start + k * width, "end": start + (k + 1) * width} for k in range(batches)
         ]
     spans.append({"kind": "push", "start": 0.0, "end": 4.0})
-    summary = {"virtual_seconds": seconds, "auc": 0.7}
-    summary["stages"] = [{"protocol": name, "start": start} for name, start, _, _ in stages]
+    found = evaluated_run(0.7, virtual_seconds=seconds)
+    found.summary["stages"] = [{"protocol": name, "start": start} for name, start, _, _ in stages]
     provenance = {"workload": {"batch_size": automatic_switch.BATCH}}
-    return SimpleNamespace(trace=pd.DataFrame(spans), summary=summary, provenance=provenance)
+    return replace(found, trace=pd.DataFrame(spans), provenance=provenance)
 
 
 def test_throughput_and_hindsight_by_hand():

@@ -10,11 +10,13 @@ import pytest
 import lib
 from lib.command_line import main
 from lib.errors import BadOption, UnknownOption
+from notebooks import study
 from notebooks.advisor import advice, trial
 from notebooks.advisor import compare as comparison
 from notebooks.advisor.comparison import Comparison
 from notebooks.advisor.trial import Trial, crossing
 from notebooks.compare_figure import families
+from tests.toys import evaluated_run
 
 SMALL = {"workers": 4, "samples": 6_400, "evaluation_samples": 2_000, "slowdown": 0.6, "vocabulary": 200}
 
@@ -76,12 +78,12 @@ def test_who_is_never_at_the_goal_is_last_and_named():
 def test_what_is_compared_are_runs_of_train(tmp_path):
     """The difference at one rate is that of two runs of one seed on clicks of that seed; `iota` is GBA's alone."""
     found = lib.compare(["sync", "gba"], "clicks-light", "virtual", seeds=2, iota=1, **SMALL)
-    own = {"evaluations": 10, "trace": False, **SMALL}
+    own = {"evaluations": study.marks(10), "trace": False, **SMALL}
     for seed, mine in found.paired(own=False).groupby("seed"):
         runs = [lib.train("clicks-light", name, "virtual", seed=seed, world=seed, **own, **more)
                 for name, more in (("sync", {}), ("gba", {"iota": 1}))]  # fmt: skip
         assert mine["digest"].tolist() == [run.digest for run in runs]
-        assert mine["difference"].iloc[1] == runs[1].summary["auc"] - runs[0].summary["auc"]
+        assert mine["difference"].iloc[1] == runs[1].quality("expected_auc") - runs[0].quality("expected_auc")
     best = found.runs.groupby("protocol")["best"].first()
     assert set(best) <= {3.0**power for power in range(-4, 5)}
 
@@ -134,7 +136,7 @@ class Peaked:
         self._best = best
 
     def job(self, rate, seed, **options):
-        return SimpleNamespace(summary={"auc": -abs(np.log(rate / self._best))})
+        return evaluated_run(-abs(np.log(rate / self._best)))
 
 
 @pytest.mark.parametrize("best, found", [(1, 1), (30, 27), (1 / 30, 1 / 27), (1e6, 81)])

@@ -20,9 +20,9 @@ def test_the_rule_and_the_rate_alone_differ():
 
 def test_what_is_told_is_less_the_same_rate_and_seed():
     data, runs = local_adam.run(study.grid(mode=local_adam.RULES, rate=[1.0, 3.0], seed=[7]), **SHORT)
-    best = data.set_index("subject")["best"]
-    less = data.set_index("subject")["best less BSP's"]
-    assert less["one group, 3"] == pytest.approx(best["one group, 3"] - best["BSP, 3"]) and less["BSP, 1"] == 0
+    quality = data.set_index("subject")["quality"]
+    less = data.set_index("subject")["quality less BSP's"]
+    assert less["one group, 3"] == pytest.approx(quality["one group, 3"] - quality["BSP, 3"]) and less["BSP, 1"] == 0
     assert local_adam.regimes(data, runs).loc["updates in it", ("clicks, 16", "here")].startswith("10 ")
 
 

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from notebooks import grid_search
@@ -48,3 +50,39 @@ def test_an_axis_goes_on_within_its_limits(monkeypatch):
         dict, lambda run, **_: run.alpha, {"alpha": (0.25, 0.5)}, [0], limits={"alpha": (0, 1)}, mode=["a"]
     )
     assert sorted(found["alpha"]) == [0.25, 0.5, 1] and found["inside"].all(), "an alpha of 1 is the last, and no edge"
+
+
+def test_quality_against_the_settings_tried_by_hand():
+    rows = [
+        (1.0, 0, 0.5, True, "a", "gba"),
+        (1.0, 1, 0.7, True, "a", "gba"),
+        (3.0, 0, 0.4, True, "a", "gba"),
+        (3.0, 1, 0.4, True, "a", "gba"),
+        (9.0, 0, 0.9, True, "a", "gba"),
+        (9.0, 1, 0.9, True, "a", "gba"),
+        (1.0, 0, 0.2, False, "a", "sync"),
+        (3.0, 0, 0.3, False, "a", "sync"),
+    ]
+    curve = pd.DataFrame(rows, columns=["rate", "seed", "value", "inside", "task", "mode"])
+    found = grid_search.budget(curve)
+    assert found[found["mode"] == "gba"][["tried", "value"]].values.tolist() == [[1, 0.6], [2, 0.6], [3, 0.9]]
+    assert found[found["mode"] == "sync"][["tried", "value"]].values.tolist() == [[1, 0.2], [2, 0.3]]
+    assert grid_search.edges(curve) == ["a, sync"]
+
+
+def test_a_setting_that_failed_on_one_seed_is_not_the_best():
+    rows = [
+        (1.0, 0, 0.9, True, "gba"),
+        (1.0, 1, np.nan, True, "gba"),
+        (3.0, 0, 0.5, True, "gba"),
+        (3.0, 1, 0.5, True, "gba"),
+    ]
+    curve = pd.DataFrame(rows, columns=["rate", "seed", "value", "inside", "mode"])
+    assert grid_search.best(curve).loc["gba", "rate"] == 3.0
+    assert grid_search.budget(curve)["value"].tolist() == pytest.approx([np.nan, 0.5], nan_ok=True)
+
+
+def test_the_figure_says_the_budget_that_all_modes_had(curve, reports):
+    shown = grid_search.show_budget(curve, "dssync/tables")
+    least = grid_search.budget(curve).groupby(["task", "protocol"])["tried"].max().min()
+    assert f"at least {least} settings. Each best is inside its grid." in shown.html

@@ -4,6 +4,7 @@ import pytest
 
 import lib
 from lib import protocols
+from notebooks import study
 from notebooks.oac import conflicts, example, plays, tasks
 
 
@@ -78,7 +79,7 @@ def test_a_fitted_machine_has_the_papers_seconds(name):
     told = tasks.paces(setup.seconds(machine))
     assert [told["one after another"], told["pipelined"]] == pytest.approx([205, 107], rel=0.01)
     for mode, seconds in wanted.items():
-        made = setup.job(mode, 1, epochs=0.1, machine=machine) | {"gradients": False}
+        made = study.timing(setup.job(mode, 1, epochs=0.1, machine=machine))
         assert setup.batch / lib.train(**made, save=False).steady_qps == pytest.approx(seconds, rel=0.1)
 
 

@@ -1,7 +1,5 @@
 """Persia's experiments: sizes that the paper prints, a bound that its proof has, and what compression keeps."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +8,7 @@ import lib
 from lib.tasks.workload import dense_parameters
 from notebooks import study
 from notebooks.persia import compression, convergence, scaling, tasks, theory
+from tests.toys import evaluated_run
 
 
 @pytest.mark.parametrize("task, millions", [("taobao", 12), ("avazu", 12), ("criteo", 12), ("kwai", 34)])
@@ -101,10 +100,7 @@ def test_modes_learn_and_are_judged_beside_table_2():
 def test_the_average_of_the_tasks_is_of_one_seed():
     auc = {("taobao", "sync"): 0.6, ("taobao", "hybrid"): 0.5, ("avazu", "sync"): 0.8, ("avazu", "hybrid"): 0.75}
     places = study.grid(task=["taobao", "avazu"], protocol=["sync", "hybrid"], seed=[1, 2])
-    runs = [
-        SimpleNamespace(summary={"auc": auc[at["task"], at["protocol"]] + at["seed"], "staleness_mean": 0.0})
-        for at in places
-    ]
+    runs = [evaluated_run(auc[at["task"], at["protocol"]] + at["seed"], staleness_mean=0.0) for at in places]
     data = convergence.claim_table(places, runs).set_index(["subject", "seed"])
     assert data.loc[("average, hybrid", 2), "auc"] == pytest.approx(2.625)
     assert data.loc[("average, hybrid", 2), "auc less sync's"] == pytest.approx(-0.075)
@@ -159,8 +155,7 @@ def test_what_late_rows_lose_is_a_share_of_what_training_brings():
     """By hand: 0.8 without delay and 0.5 untrained; 0.74 is a fifth of 0.3 below."""
     places = study.grid(ids=[30], tau=(0, 64, theory.FROZEN), seed=[0])
     runs = [
-        SimpleNamespace(summary={"auc": auc, "staleness_mean": late, "issued": 1600})
-        for auc, late in ((0.8, 0.0), (0.74, 480.0), (0.5, 0.0))
+        evaluated_run(auc, staleness_mean=late, issued=1600) for auc, late in ((0.8, 0.0), (0.74, 480.0), (0.5, 0.0))
     ]
     found = theory.clicks_table(places, runs).set_index("tau")
     assert found["lost"].tolist() == pytest.approx([0, 0.2]) and found.loc[64, "alpha tau / T"] == pytest.approx(0.01)

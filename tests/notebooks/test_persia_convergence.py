@@ -12,7 +12,7 @@ def test_runs_are_held_against_sync_of_their_seed():
     runs = [lib.train(**tasks.job(**place, samples=8_000, evaluations=4), save=False) for place in places]
     data = convergence.time_to_auc(places, runs).set_index("protocol")
     assert list(data.index) == ["sync", "hybrid", "async (32)"] and data.loc["sync", "times as fast as sync"] == 1
-    ends = [run.summary["auc"] for run in runs]
+    ends = [run.quality("expected_auc") for run in runs]
     assert data["goal"].tolist() == [pytest.approx(ends[0] - 0.1 * (ends[0] - ends[3]))] * 3
     assert 0 < data.loc["sync", "seconds"] < runs[0].summary["virtual_seconds"]
     assert data.loc["async (32)", "times as fast as sync"] == 0 < data.loc["hybrid", "times as fast as sync"]

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import lib
+from lib import Run
 from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
 from notebooks import loads, study
@@ -40,10 +41,8 @@ def test_a_trainer_makes_its_steps_and_a_synchronisation_takes_its_time():
 def test_runs_that_learn_mix_as_far_apart_as_calibrated(trainers, servers, steps, made):
     """Two links take 125 copies a second, so each of 20 trainers has 6.25 mixes, and 74.9 steps, a second: 11.98 in between."""
     shadow = tasks.rule("s-easgd", servers=servers, threads=4)
-    job = tasks.job(shadow, trainers, 500, samples=40_000, steps=steps, servers=servers, build=made) | {
-        "gradients": False
-    }
-    run = lib.train(**{name: value for name, value in job.items() if name != "evaluations"}, save=False)
+    job = tasks.job(shadow, trainers, 500, samples=40_000, steps=steps, servers=servers, build=made)
+    run = lib.train(**study.timing(job), save=False)
     assert run.steady_qps / trainers / tasks.BATCH == pytest.approx(steps, rel=0.1)
     assert run.summary["sync_gap"] == pytest.approx(steps * trainers / tasks.syncs(servers), rel=0.1)
 
@@ -95,18 +94,20 @@ def test_bmuf_is_timed_as_ma():
         assert (ma.steady_qps, ma.summary["sync_gap"]) == (bmuf.steady_qps, bmuf.summary["sync_gap"])
 
 
-def past(ne, end=0.7):
+def past(ne, **more):
     """A run of 400 examples that was evaluated four times."""
     rows = [{"samples": 100 * (i + 1), "train_ne": each + 0.1} for i, each in enumerate(ne)]
-    rows += [{"samples": 100 * (i + 1), "ne": each} for i, each in enumerate(ne)]
-    summary = {"samples": 400, "ne": end, "sync_gap": 3.0}
-    return SimpleNamespace(history=pd.DataFrame(rows), summary=summary, steady_qps=5.0)
+    rows += [{"samples": 100 * (i + 1), "ne": each, **more} for i, each in enumerate(ne)]
+    rows = [{"step": i + 1 if "train_ne" in row else np.nan, "time": float(i), **row} for i, row in enumerate(rows)]
+    return Run(pd.DataFrame(rows), {"samples": 400, "sync_gap": 3.0}, *[pd.DataFrame()] * 2, {}, "")
 
 
-def test_quality_is_that_of_the_second_half_and_of_the_final_model():
-    found = study.table([{"protocol": "a", "seed": 1}], [past([9.0, 9.0, 0.8, 0.6], end=0.65)], quality.half).iloc[0]
-    assert found[["ne", "train_ne", quality.HALF, "sync_gap", "eps"]].tolist() == pytest.approx([0.65, 0.8, 0.7, 3, 5])
-    assert found["protocol"] == "a" and found["ne_of_centre"] is None
+def test_quality_is_that_of_the_average_of_all_copies_and_one_copy_stands_next_to_it():
+    runs = [past([9.0, 9.0, 0.8, 0.6]), past([9.0, 9.0, 0.8, 0.6], ne_of_average=0.5, ne_of_centre=0.7)]
+    found = study.table([{"protocol": "a", "seed": seed} for seed in (1, 2)], runs, quality.figures)
+    assert found["train_ne"].tolist() == pytest.approx([0.8, 0.8]) and found["sync_gap"].tolist() == [3, 3]
+    assert found["ne"].tolist() == [0.6, 0.5] and found[quality.ONE_COPY].tolist() == [0.6, 0.6]
+    assert found["ne of the servers' copy"].tolist() == pytest.approx([np.nan, 0.7], nan_ok=True)
 
 
 def test_the_course_is_told_over_the_base_at_the_same_place_and_seed():
@@ -164,7 +165,7 @@ def test_under_a_slow_average_a_copy_undoes_what_was_learnt_meanwhile():
 def test_entropies_less_a_bases_are_of_the_same_crew_and_seed():
     rows = [(mode, crew, 1, ne, ne + crew) for mode, ne in (("s-ma", 0.5), ("fr-ma", 0.6)) for crew in (5, 20)]
     data = pd.DataFrame(rows, columns=["protocol", "trainers", "seed", "train_ne", "ne"])
-    found = quality.differences(data.assign(**{quality.HALF: data["ne"] ** 2}), "s-ma")
+    found = quality.differences(data.assign(**{quality.ONE_COPY: data["ne"] ** 2}), "s-ma")
     theirs = found[found["protocol"] == "fr-ma"]
     assert theirs["train_ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1])
     assert theirs["ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1]) and set(theirs["trainers"]) == {5, 20}

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 import lib
+from notebooks import study
 from notebooks.shadowsync import alphas, quality, tasks
 from reports.claims.statistics import interval, smallest_effect
 
@@ -21,17 +22,15 @@ def test_modes_are_the_shadow_its_twins_and_two_controls():
 
 def test_the_shadow_is_at_the_calibrated_gap_on_light_clicks():
     """Two links take 125 copies a second, so each of 20 trainers has 6.25 mixes, and 74.9 steps, a second: 11.98 in between."""
-    job = alphas.job(20, "s-easgd", 500, samples=40_000) | {"gradients": False}
-    run = lib.train(**{name: value for name, value in job.items() if name != "evaluations"}, save=False)
+    run = lib.train(**study.timing(alphas.job(20, "s-easgd", 500, samples=40_000)), save=False)
     assert run.summary["sync_gap"] == pytest.approx(tasks.STEPS * 20 / tasks.syncs(2), rel=0.1)
 
 
 def test_what_never_trains_brings_nothing():
     run = lib.train(**alphas.job(5, "frozen", 500, samples=2_000), save=False)
     assert run.history["ne"].dropna().nunique() == 1
-    assert quality.half(run)[quality.HALF] == pytest.approx(run.history["ne"].dropna().iloc[0]), (
-        "whoever asks, and when"
-    )
+    figures = quality.figures(run)
+    assert figures["ne"] == figures[quality.ONE_COPY] == pytest.approx(run.history["expected_ne"].dropna().iloc[0])
 
 
 def test_entropy_less_a_modes_is_of_the_same_place():

@@ -1,14 +1,13 @@
 """The study helper, by hand."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
 
 import lib
+from lib import Job, Run
 from lib.errors import LockstepError
-from notebooks import study
+from notebooks import noise_floor, study
 
 
 def test_a_grid_s_last_axis_turns_fastest():
@@ -43,6 +42,56 @@ def test_a_study_s_table_tells_of_each_place_s_run():
         study.table(places, runs[:-1], loss="loss")
     with pytest.raises(LockstepError):
         study.run_grid(lambda seed: {"protocol": "sync", "seed": seed}, study.grid(seed=[0]))
+
+
+def test_the_last_fifth_has_ten_evaluations_of_which_the_end_is_one():
+    late = (0.82, 0.84, 0.86, 0.88, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
+    assert study.marks() == late and study.marks(10) == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, *late)
+    assert sum(share > study.EARLY for share in study.marks(7)) == 10
+
+
+def known_and_not(auc):
+    """A run that was evaluated twice in its last fifth, by labels, and where `auc` says so under the truth."""
+    history = pd.DataFrame({"samples": [500, 900, 1000], "auc": [0.1, 0.6, 0.8]})
+    history = history if auc is None else history.assign(expected_auc=auc)
+    return Run(history, {"auc": 0.8, "qps": 5.0}, *[pd.DataFrame()] * 2, {}, "")
+
+
+def test_a_table_has_qualities_under_the_truth_and_by_labels_next_to_them():
+    runs = [known_and_not(None), known_and_not([0.2, 0.5, 0.6])]
+    data = study.table([{"seed": 1}, {"seed": 2}], runs, quality="auc", qps="qps")
+    assert data["quality"].tolist() == pytest.approx([0.7, 0.55]) and data["qps"].tolist() == [5, 5]
+    assert data["quality by labels"].tolist() == pytest.approx([np.nan, 0.7], nan_ok=True)
+    courses = study.histories([{"seed": 1}, {"seed": 2}], runs, "samples", "auc")
+    assert courses["auc"].tolist() == [0.1, 0.6, 0.8, 0.2, 0.5, 0.6]
+
+
+def test_labels_that_differ_by_more_than_their_noise_are_named():
+    random = np.random.default_rng(0)
+    noise = random.normal(0, 0.001, 8)
+    data = pd.DataFrame({"seed": np.arange(8), "auc": 0.7, "auc by labels": 0.7 + noise})
+    twice = pd.concat([data, data])  # the runs of a seed have one set of labels
+    assert study.by_labels(data) == study.by_labels(twice) and "within its noise" in study.by_labels(data)
+    wrong = data.assign(**{"auc by labels": data["auc by labels"] + 0.01})
+    assert "more than its noise explains" in study.by_labels(wrong)
+    assert study.by_labels(data.drop(columns="auc by labels")) == ""
+
+
+def test_a_run_whose_quality_counts_is_evaluated_ten_times_and_a_timing_run_never():
+    what = ("ctr-synthetic", "sync", "virtual", 0)
+    assert study.job(*what)["evaluations"] == study.marks()
+    assert study.job(*what, evaluations=1)["evaluations"] == 1
+    assert "evaluations" not in study.job(*what, gradients=False)
+
+
+@pytest.mark.parametrize("name", noise_floor.TASKS)
+def test_the_pages_tasks_are_judged_by_ten_evaluations_of_the_last_fifth(name):
+    task = noise_floor.TASKS[name]
+    for protocol in task.protocols:
+        job = task.job(protocol=protocol, seed=500)
+        plan = Job.of(**job).staged_run.plan
+        late = [place for place in plan.eval_at if place > 0.81 * plan.samples]
+        assert len(late) == 9 or job["evaluations"] == "daily"  # and the end
 
 
 def hill(dense=0.03, rows=0.001):
@@ -125,5 +174,6 @@ def test_runs_are_paired_by_what_they_share():
 
 def test_courses_have_their_places_and_no_gaps():
     history = pd.DataFrame({"samples": [1, 2, 3], "auc": [np.nan, 0.5, 0.6], "loss": [1.0, 1.0, 1.0]})
-    found = study.histories([{"seed": 7}], [SimpleNamespace(history=history)], "samples", "auc")
+    run = Run(history, {}, *[pd.DataFrame()] * 2, {}, "")
+    found = study.histories([{"seed": 7}], [run], "samples", "auc")
     assert found.to_dict("list") == {"samples": [2, 3], "auc": [0.5, 0.6], "seed": [7, 7]}

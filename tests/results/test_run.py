@@ -51,6 +51,29 @@ def test_each_snapshot_is_evaluated_once(evaluations, calls, reports):
     assert last["auc"] == run.summary["auc"] and last["time"] == run.summary["virtual_seconds"]
 
 
+def evaluated(**metrics):
+    """A run of 1,000 samples whose history has a row for each fifth, and these evaluations by samples."""
+    parts = pd.DataFrame({"step": range(1, 6), "samples": range(200, 1001, 200), "train_loss": 0.5})
+    at = {name: pd.Series(values) for name, values in metrics.items()}
+    points = pd.DataFrame(at).rename_axis("samples").reset_index()
+    return SimpleNamespace(history=pd.concat([parts, points], ignore_index=True))
+
+
+def test_quality_is_the_mean_over_the_last_fifth_and_never_the_last_iterate():
+    """The evaluation that belongs to four fifths of the pass is one step late."""
+    auc = {500: 0.1, 808: 0.2, 820: 0.6, 900: 0.7, 1000: 0.9}
+    run = evaluated(auc=auc, expected_auc={at: value + 0.05 for at, value in auc.items()})
+    assert Run.quality(run, "auc") == pytest.approx((0.6 + 0.7 + 0.9) / 3)
+    assert Run.quality(run, Run.judged(run, "auc")) == pytest.approx((0.6 + 0.7 + 0.9) / 3 + 0.05)
+    assert Run.judged(evaluated(auc=auc), "auc") == "auc"
+    assert Run.quality(evaluated(auc={1000: 0.9}), "auc") == 0.9
+
+
+def test_the_quality_of_a_run_that_diverged_is_nan():
+    assert np.isnan(Run.quality(evaluated(auc={820: 0.6, 900: np.nan, 1000: 0.7}), "auc"))
+    assert Run.quality(evaluated(auc={500: np.nan, 900: 0.5, 1000: 0.7}), "auc") == pytest.approx(0.6)
+
+
 def test_a_kept_model_is_read_once_and_only_when_it_is_asked_for(reports, monkeypatch):
     options = {"workload": CLICKS, "protocol": "gba", "cluster": VirtualCluster(workers=2), "keep": True}
     made = lib.train(**options)

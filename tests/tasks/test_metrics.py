@@ -24,6 +24,74 @@ def test_auc_is_the_share_of_pairs_that_are_ordered(samples, kind):
     assert metrics.auc(labels, scores) == (pytest.approx(np.mean(won)) if won else pytest.approx(math.nan, nan_ok=True))
 
 
+def expected_auc(chances, scores):
+    """By its definition, pair by pair."""
+    pairs = [
+        (p * (1 - q), (a > b) + (a == b) / 2)
+        for i, (p, a) in enumerate(zip(chances, scores, strict=True))
+        for j, (q, b) in enumerate(zip(chances, scores, strict=True))
+        if i != j
+    ]
+    weights, won = np.transpose(pairs)
+    return (weights * won).sum() / weights.sum()
+
+
+def test_expected_auc_by_hand():
+    """The first is the positive and the second the negative with 0.8 * 0.7, and the other way round with 0.3 * 0.2."""
+    assert metrics.auc([0.8, 0.3], [1.0, 0.0]) == pytest.approx(0.56 / 0.62)
+    assert metrics.auc([0.8, 0.3], [0.0, 1.0]) == pytest.approx(0.06 / 0.62)
+    assert metrics.auc([0.8, 0.3], [2.0, 2.0]) == pytest.approx(0.5)
+    assert math.isnan(metrics.auc([0.3], [1.0])), "a sample is no pair with itself"
+
+
+chances = st.lists(st.tuples(st.floats(0.01, 0.99), st.integers(-3, 3)), min_size=2, max_size=40)
+
+
+@given(chances)
+def test_auc_of_probabilities_is_the_expectation_over_pairs(samples):
+    truth, scores = (np.array(column, float) for column in zip(*samples, strict=True))
+    assert metrics.auc(truth, scores) == pytest.approx(expected_auc(truth, scores))
+    assert metrics.auc(truth, scores) <= metrics.auc(truth, truth) + 1e-12, "no scores beat the truth"
+
+
+def test_labels_agree_with_what_is_expected_of_them():
+    """Over two thousand draws of labels, within four standard errors; a model that is wrong in scale and in order."""
+    random = np.random.default_rng(0)
+    logits = random.normal(-1, 1.5, 400)
+    truth, scores = 1 / (1 + np.exp(-logits)), 0.7 * logits + random.normal(0, 1, 400)
+    expected = metrics.clicks(truth, scores)
+    drawn = [metrics.clicks((random.random(400) < truth).astype(np.float32), scores) for _ in range(2_000)]
+    for name in ("auc", "logloss"):
+        found = np.array([each[name] for each in drawn])
+        assert abs(found.mean() - expected[name]) < 4 * found.std() / np.sqrt(len(found))
+        assert found.std() > 0.01, "a single draw says far less"
+
+
+def test_expected_log_loss_by_hand():
+    loss = metrics.logloss([0.25, 1.0], np.array([0.5, 0.2]))
+    assert loss == pytest.approx(-(0.25 * math.log(0.5) + 0.75 * math.log(0.5) + math.log(0.2)) / 2)
+    truth = np.array([0.1, 0.4, 0.7])
+    least = metrics.logloss(truth, truth)
+    assert least == pytest.approx(np.mean([metrics.entropy(p) for p in truth]))
+    assert least < metrics.logloss(truth, truth + 0.05)
+
+
+def test_clicks_with_their_truth_have_both():
+    labels, logits, truth = np.array([1, 0, 1]), np.array([2.0, -1.0, 0.0]), np.array([0.9, 0.2, 0.5])
+    found = metrics.clicks(labels, logits, truth)
+    plain = metrics.clicks(labels, logits)
+    assert {name: found[name] for name in plain} == plain and len(found) == 2 * len(plain)
+    assert {f"expected_{name}": value for name, value in metrics.clicks(truth, logits).items()}.items() <= found.items()
+    certain = metrics.clicks(labels, logits, labels)
+    assert all(certain[f"expected_{name}"] == certain[name] for name in plain)
+
+
+def test_further_labels_have_an_auc_each():
+    labels, logits = np.array([[1, 0], [0, 1], [0, 0]]), np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
+    found = metrics.clicks(labels, logits, np.full((3, 2), 0.5))
+    assert (found["auc"], found["auc_2"], found["expected_auc_2"]) == (1.0, 0.5, 0.5) and "auc_3" not in found
+
+
 def test_probabilities_that_leave_no_chance_cost_what_the_type_can_tell_from_it():
     for kind in (np.float32, np.float64):
         least = np.finfo(kind).eps

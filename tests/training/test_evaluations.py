@@ -23,6 +23,16 @@ def train(protocol, evaluations, workload=CLICKS, cluster=UNEVEN, **options):
     return lib.train(workload, protocol, cluster, evaluations=evaluations, save=False, **options)
 
 
+def test_a_run_is_evaluated_at_the_shares_that_it_is_given():
+    """Of 60 batches of 16: after 0.07, 0.5 and 0.82, each at the first step of all four workers that has come so far."""
+    run = train("sync", (0.82, 0.07, 0.5, 0.5), samples=BATCH * 60)
+    assert run.history.dropna(subset=["auc"])["samples"].tolist() == [BATCH * step for step in (8, 32, 52, 60)]
+    parts, shares = (train("sync", each).history["samples"].tolist() for each in (4, (0.25, 0.5, 0.75, 1.0)))
+    assert parts == shares
+    with pytest.raises(BadOption, match="evaluations"):
+        train("sync", (0.5, 1.5))
+
+
 def learnt(run):
     """What a run says of its training, to the bit."""
     history = run.history[run.history["train_loss"].notna()].drop(columns=["auc", "day"], errors="ignore")

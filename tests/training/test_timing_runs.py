@@ -24,7 +24,7 @@ def both(protocol, **options):
 
 def timed(summary):
     """What a summary says of time and messages."""
-    numbers = ("auc", "ne", "logloss", "calibration", "train_", "rows_", "row_", "largest")
+    numbers = ("auc", "ne", "logloss", "calibration", "expected_", "train_", "rows_", "row_", "largest")
     kept = {name: value for name, value in summary.items() if not name.startswith(numbers) and value == value}
     return {name: [timed(stage) for stage in value] if name == "stages" else value for name, value in kept.items()}
 
