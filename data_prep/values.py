@@ -17,11 +17,13 @@ _TRUTHS = {b"true": 1.0, b"false": 0.0, b"yes": 1.0, b"no": 0.0, b"t": 1.0, b"f"
 
 
 def numbers(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """float64, nan where the field is empty; and where its text is no number."""
+    """float64, nan where the field is empty; and where its text is no number, or one that is too large for a float64."""
     array = _known(array)
     fits = compute.match_substring_regex(array, _NUMBER)
     found = compute.utf8_trim_whitespace(compute.if_else(fits, array, None).cast(pa.string())).cast(pa.float64())
-    return _filled(found), ~_true(fits, empty=True)
+    found, wrong = _filled(found), ~_true(fits, empty=True)
+    wrong |= np.isinf(found)
+    return np.where(wrong, np.nan, found), wrong
 
 
 def labels(array: pa.Array, least: float | None) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +45,12 @@ def times(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         dates = compute.if_else(pa.array(wrong), array, None).cast(pa.string())
         for layout in ("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"):
             cut = compute.utf8_slice_codeunits(compute.utf8_trim_whitespace(dates), 0, 10 if layout[-1] == "d" else 19)
-            read = _filled(compute.strptime(cut, layout, "s", error_is_null=True).cast(pa.int64()).cast(pa.float64()))
+            moments = compute.strptime(cut, layout, "s", error_is_null=True)
+            days = compute.utf8_lpad(compute.replace_substring_regex(cut, r"^\d+-\d+-(\d+).*$", r"\1"), 2, "0")
+            same = compute.equal(compute.strftime(moments, "%d"), days)
+            read = _filled(
+                compute.if_else(same, moments, None).cast(pa.int64()).cast(pa.float64())
+            )  # 2024-02-31 is no day
             found = np.where(np.isnan(found), read, found)
     return found, np.isnan(found)
 

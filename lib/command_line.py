@@ -30,11 +30,16 @@ import importlib
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lib.errors import BadOption, LockstepError, unknown
+from lib.errors import BadOption, LockstepError, NotSaved, unknown
 from lib.workloads import PROFILES
+
+if TYPE_CHECKING:
+    from lib.results.run import Run
 
 COMMANDS = ("notebooks.commands", "reports.commands")
 """Modules that add commands of their own: `add_to(add)`, and `lists()` of what `list` shows besides."""
@@ -61,6 +66,9 @@ def carry_out(options: argparse.Namespace) -> int:
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
+    except (OSError, MemoryError) as error:  # a disk that is full, a name that is too long, a model that is too large
+        print(f"error: {type(error).__name__.strip('_')}: {str(error)[:400]}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -134,7 +142,7 @@ def _train(options: argparse.Namespace) -> None:
     check_names(options.workload, options.protocol, options.cluster)
     import lib
 
-    pairs = dict(pair(text) for text in options.option)
+    pairs = named(options.option)
     flags = ("seed", "samples", "force", "profile", "data")
     for name in pairs.keys() & set(flags):
         raise BadOption(f"{name} has a flag of its own: --{name}")
@@ -142,9 +150,21 @@ def _train(options: argparse.Namespace) -> None:
     if options.seeds is not None:
         _train_seeds(options, values, pairs)
         return
-    run = lib.train(options.workload, options.protocol, options.cluster, **values, **pairs)
+    try:
+        _show(lib.train(options.workload, options.protocol, options.cluster, **values, **pairs), options.json)
+    except NotSaved as error:
+        _show(error.run, options.json)
+        folder = Path(tempfile.mkdtemp(prefix="lockstep-")) / "run"
+        error.run.save(folder)
+        raise LockstepError(
+            f"{error.problem}. The run is kept in {folder}, from where it may be moved there"
+        ) from error
+
+
+def _show(run: "Run", as_json: bool) -> None:
+    """Print a run's summary."""
     summary = {**run.summary, "digest": run.digest}
-    if options.json:
+    if as_json:
         print(json.dumps(summary, indent=1))
         return
     for name, value in summary.items():
@@ -183,6 +203,16 @@ def check_names(workload: str, protocol: str, cluster: str) -> None:
         for name in names:
             if name not in registry and not re.search(r"\.py(:|$)|\.ya?ml$", name):
                 raise unknown(registry.what, name, registry)
+
+
+def named(texts: Sequence[str]) -> dict[str, Any]:
+    """The options of a command line, each of which stands there once."""
+    found: dict[str, Any] = {}
+    for name, value in map(pair, texts):
+        if name in found:
+            raise BadOption(f"{name} is given twice, as {found[name]!r} and as {value!r}; leave one of them out")
+        found[name] = value
+    return found
 
 
 def pair(text: str) -> tuple[str, Any]:

@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 
 class LockstepError(Exception):
@@ -66,7 +68,16 @@ class MemberLost(LockstepError, ConnectionError):
 class NotSaved(LockstepError, OSError):
     """A run could not be written; it is kept in `run`, so that nothing computed is lost."""
 
-    run = None
+    def __init__(self, folder: Path, reason: str, run: Any):
+        self.run, self._given = run, (folder, reason, run)
+        self.problem = (
+            f"the run is complete but could not be saved to {folder}: {reason}. Nothing saved before was touched. Free some "
+            "space or set LOCKSTEP_REPORTS to another folder"
+        )
+        super().__init__(f"{self.problem}; this error's `run` holds the run, and `run.save(folder)` tries again")
+
+    def __reduce__(self):
+        return NotSaved, self._given
 
 
 class Damaged(LockstepError, OSError):

@@ -70,6 +70,9 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
     from lib.tasks import prepared_datasets  # a list of names does not need it
 
     kind, layers = ALL[name], [given]
+    if given.get("data") and (idle := kind.synthetic_only & given.keys()):
+        problem = " would change nothing: it is of the synthetic data, and data names a folder; leave one of them out"
+        raise BadField(f"workload {name!r}", (min(idle),), problem)
     if entry := named().get(name):
         layers = [{"name": name}, entry["smoke"], entry[profile], given]
     settings = {kind.spelled.get(option, option): value for layer in layers for option, value in layer.items()}

@@ -1,15 +1,18 @@
 """The command line as a new user meets it."""
 
 import dataclasses
+import errno
 import json
+import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
 
 import lib
-from lib import Node, protocols, workloads
+from lib import Node, Run, paths, protocols, workloads
 from lib import cluster as clusters
 from lib.cluster.slowdowns import get
 from lib.command_line import main
@@ -71,6 +74,9 @@ def test_train_as_json_finds_the_saved_run_again(capsys):
         ([*TRAIN, "--seed", "-1"], "train: seed must be 0 or more, not -1"),
         (["train", "quadratic", "gba+allreduce", "virtual"], "unknown protocol 'allreduce'; did you mean 'all-reduce'"),
         (["train", "quadratic", "mine.py:Mine", "virtual"], "mine.py: there is no such file"),
+        ([*TRAIN, "-o", "batch-size=8", "-o", "batch_size=9"], "batch_size is given twice, as 8 and as 9"),
+        ([*TRAIN, "-o", "iota=010"], "iota must be a number, not '010'"),
+        ([*TRAIN, "-o", "samples=1:30"], "samples has a flag of its own"),
         (["train", "quadratic", "gba", "machine.yaml"], "machine.yaml: cannot be read as text"),
         (["run", "92_your_own_protocol", "-p", "seeds=0"], "parameter 'seeds' must be at least 1, not 0"),
         (["run", "00_quickstrat"], "did you mean '00_quickstart'"),
@@ -128,6 +134,50 @@ class Bowl(QuadraticBowl):
 
 SWITCH = Schedule(phases=[Phase(protocol="sync", steps=2), Phase(protocol="gba")])
 """
+
+
+UNFINISHED = """
+from lib import ServerRule
+
+class Unfinished(ServerRule):
+    name = "unfinished"
+"""
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (UNFINISHED, "Unfinished has no on_push, as ServerRule demands"),
+        ("import sys\nsys.exit(3)\n", "cannot be imported: SystemExit: 3"),
+    ],
+)
+def test_a_file_of_ones_own_that_makes_no_rule_is_named(text, words, tmp_path, capsys):
+    path = tmp_path / f"unfinished_{len(text)}.py"
+    path.write_text(text)
+    assert main(["train", "quadratic", str(path), "virtual"]) == 2
+    assert f"{path}: {words}" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_saved_is_shown_and_kept_elsewhere(monkeypatch, tmp_path, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "reports"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    replaced = paths.replace_folder
+    monkeypatch.setattr(paths, "replace_folder", lambda new, to: (full if "reports" in str(to) else replaced)(new, to))
+    assert main([*TRAIN, "--json"]) == 2
+    printed = capsys.readouterr()
+    assert "No space left on device" in printed.err and "reports" in printed.err
+    [folder] = tmp_path.glob("lockstep-*")
+    assert f"kept in {folder / 'run'}" in printed.err
+    assert Run.load(folder / "run").digest == json.loads(printed.out)["digest"]
+
+
+def test_a_name_that_is_too_long_is_an_error_in_a_sentence(monkeypatch, capsys):
+    monkeypatch.setenv("LOCKSTEP_REPORTS", "/tmp/" + "x" * 300)
+    assert main(TRAIN) == 2
+    assert "File name too long" in capsys.readouterr().err
 
 
 def test_rules_workloads_and_schedules_of_ones_own_file(capsys, tmp_path):

@@ -180,8 +180,8 @@ def settle(records: Iterable[PartLog], undone: int = 0) -> dict[str, int]:
     if workers and not any("dense" in record.final and record.ledger["started"] for record in records):
         books.insert(0, _book("the workers", workers["issued"], workers))
     for book in books:
-        unheard = workers["issued"] - book["issued"]
-        if not any(other["lost"] for other in books) and unheard:
+        # Not computed are only steps whose worker was lost; not started are only those whose cached worker asked and was lost.
+        if not -workers["unanswered"] <= book["issued"] - workers["issued"] <= book["lost"]:
             raise LockstepError(
                 f"the gradient ledger does not balance: {book['issued']} started, {workers['issued']} computed"
             )

@@ -153,6 +153,7 @@ class CachedClient(ServerClient):
             missing = [{table: self._missing(table, batch, part) for table, part in each.items()} for each in shares]
             start = asyncio.ensure_future(self._ask(batch, missing, expired))
             self._starts[batch.index] = start, shares
+            self._record.ledger["unanswered"] += 1
             if expired or any(places.size for share in missing for places in share.values()):
                 self._keep(batch, missing, await start, expired)
             self._steps_left -= 1
@@ -212,6 +213,7 @@ class CachedClient(ServerClient):
     async def _send(self, batch: Batch, result: StepResult | None) -> None:
         start, shares = self._starts.pop(batch.index)
         self._steps[batch.index] = (await start)[0].token, shares
+        self._record.ledger["unanswered"] -= 1
         await super().push(batch, result)
 
 

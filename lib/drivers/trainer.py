@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from lib.cluster.base import Handle, Meeting, Site, World, nbytes
+from lib.cluster.spec import Work
 from lib.drivers.feed import Computation, WorkQueue, own_batches
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
@@ -42,7 +43,7 @@ class Trainer:
                 "part of what is exchanged and evaluated; replicas of ds-sync, all-reduce or hybrid have them, and "
                 "lib.tasks.layers.Norm does without"
             )
-        self._cost = plan.workload.work()
+        self._whole = plan.workload.work()
         self._compute = self._run if plan.gradients else self._pretend
         self._blank = torch.zeros(1).expand(self._models[0].size)
         self._dims = {name: spec.dim for name, spec in plan.workload.tables().items()}
@@ -68,10 +69,10 @@ class Trainer:
         start, batch = self._site.now(), self._plan.seen(batch)
         if early:
             result = await self._site.staged(
-                self._cost, early.shares, early.emit, self._compute, "step", batch, dense, rows, early.buckets
+                self._cost(batch), early.shares, early.emit, self._compute, "step", batch, dense, rows, early.buckets
             )
         else:
-            result = await self._site.compute(self._cost, self._compute, "step", batch, dense, rows)
+            result = await self._site.compute(self._cost(batch), self._compute, "step", batch, dense, rows)
         end = self._computed(batch, start)
         sound = not self._plan.gradients or finite(result)
         return result if self.note(batch, end, result.loss, result.scores, sound) else None
@@ -79,7 +80,7 @@ class Trainer:
     async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
         """`step` for a batch and rows that are on the device, and all that comes of it stays there until somebody notes it."""
         start = self._site.now()
-        result = await self._site.launch(self._cost, self._compute, "launch", batch, dense, rows)
+        result = await self._site.launch(self._cost(batch), self._compute, "launch", batch, dense, rows)
         self._computed(batch, start)
         return result
 
@@ -97,6 +98,11 @@ class Trainer:
         logloss, positives = seen if seen is not None else (math.nan, math.nan)
         self.record.steps.append((end, batch.index, batch.size, loss, logloss, positives))
         return True
+
+    def _cost(self, batch: Batch) -> Work:
+        """The modelled cost of a step: the last batch of a pass may be short."""
+        workload = self._plan.workload
+        return self._whole if batch.size == workload.batch_size else replace(workload, batch_size=batch.size).work()
 
     def _computed(self, batch: Batch, start: float) -> float:
         end = self._site.now()

@@ -68,13 +68,21 @@ def load_user_code(text: str, what: str, kinds: type | tuple[type, ...]) -> Any:
         found = getattr(module, wanted)
         if not isinstance(found, kinds) and not (isinstance(found, type) and issubclass(found, kinds)):
             raise BadOption(f"{text}: {wanted} is no {what}")
-        return found
+        return _complete(found, text)
     own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     own = [each for each in own if issubclass(each, kinds)]
     if len(own) != 1:
         those = " or ".join(f"{name}:{each.__name__}" for each in own) or f"{name} has none"
         raise BadOption(f"{name}: which {what}? {those}")
-    return own[0]
+    return _complete(own[0], text)
+
+
+def _complete(found: Any, text: str) -> Any:
+    """What was found; an error where it is a class that lacks a method of its contract."""
+    if isinstance(found, type) and (lacking := getattr(found, "__abstractmethods__", ())):
+        base = next(each for each in found.__mro__ if min(lacking) in vars(each))
+        raise BadOption(f"{text}: {found.__name__} has no {', '.join(sorted(lacking))}, as {base.__name__} demands")
+    return found
 
 
 def _module(path: Path) -> Any:
@@ -92,7 +100,7 @@ def _module(path: Path) -> Any:
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[path.stem]
         raise BadOption(f"{path}: cannot be imported: {type(error).__name__}: {error}") from error
     return module

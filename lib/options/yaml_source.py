@@ -17,17 +17,20 @@ MOST_VALUES = 100_000
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """YAML 1.1 without dates, and with numbers as Python writes them."""
+    """YAML 1.1 without dates, and with numbers as Python writes them: 010 and 1:30 are none."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, form) for tag, form in known if not tag.endswith(":timestamp")]
+        first: [(tag, form) for tag, form in known if tag.rpartition(":")[2] not in ("timestamp", "int", "float")]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"]
-)
+_WHOLE = r"(?:0|[1-9](?:_?\d)*)"
+for _tag, _form in {
+    "int": _WHOLE,
+    "float": rf"(?:{_WHOLE}\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|{_WHOLE}[eE][-+]?\d+|\.(?:inf|nan))",
+}.items():
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"[-+]?{_form}$"), [*"-+.0123456789"])
 
 
 def load(path: str | Path) -> Any:

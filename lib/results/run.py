@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MODEL = "model.pt"
 TABLES = ("history", "trace", "usage", "accesses")
+TEXTS = ("summary", "provenance", "digest")
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,14 +133,14 @@ class Run:
         """Write the whole run or nothing: it appears under its name only when it is complete."""
         from lib.store import sealed
 
-        texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest, "tables": {}}
+        texts = {name: getattr(self, name) for name in TEXTS} | {"tables": {}, "kept": self.kept is not None}
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with paths.scratch(folder.parent, "new") as place:
                 (new := place / folder.name).mkdir()
                 for name in TABLES if self.accesses is not None else TABLES[:-1]:
-                    getattr(self, name).to_parquet(path := new / f"{name}.parquet")
-                    texts["tables"][name] = xxh3_64_hexdigest(path.read_bytes())
+                    (new / f"{name}.parquet").write_bytes(data := getattr(self, name).to_parquet())
+                    texts["tables"][name] = xxh3_64_hexdigest(data)
                 (new / "run.json").write_text(sealed.text(texts, plain))
                 if self.kept is not None:
                     from lib.store import checkpoint
@@ -148,13 +149,7 @@ class Run:
                 paths.replace_folder(new, folder)
             object.__setattr__(self, "folder", folder)
         except OSError as error:
-            problem = NotSaved(
-                f"the run is complete but could not be saved to {folder}: {error.strerror or error}. Nothing saved before was "
-                "touched. Free some space or set LOCKSTEP_REPORTS to another folder; this error's `run` holds the run, and "
-                "`run.save(folder)` tries again"
-            )
-            problem.run = self
-            raise problem from error
+            raise NotSaved(folder, error.strerror or str(error), self) from error
 
     @classmethod
     def load(cls, folder: Path) -> Run:
@@ -167,14 +162,11 @@ class Run:
                 if xxh3_64_hexdigest(data) != texts["tables"][name]:
                     raise Damaged(f"{name}.parquet is not what was written")
             frames = {name: pd.read_parquet(io.BytesIO(data)) for name, data in tables.items()}
-            kept = folder / MODEL if (folder / MODEL).is_file() else None
-            return cls(
-                **frames,
-                **{name: texts[name] for name in ("summary", "provenance", "digest")},
-                kept=kept,
-                folder=folder,
-            )
-        except (OSError, ValueError, KeyError) as error:
+            if texts["kept"] and not (folder / MODEL).is_file():
+                raise Damaged(f"its {MODEL} is gone")
+            kept = folder / MODEL if texts["kept"] else None
+            return cls(**frames, **{name: texts[name] for name in TEXTS}, kept=kept, folder=folder)
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise LockstepError(
                 f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
             ) from error

@@ -38,6 +38,9 @@ class ClickThrough(ClickDistribution, Workload):
     name: str = "ctr-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
     epochs: ClassVar[bool] = False
+    synthetic_only: ClassVar[frozenset[str]] = frozenset(
+        {*ClickDistribution.__dataclass_fields__, "days", "length", "topics", "per_topic", "novelty", "affinity"}
+    )
 
     samples: Count = 400_000
     batch_size: Count = 128

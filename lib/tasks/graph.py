@@ -317,6 +317,7 @@ class LinkPrediction(Workload):
 
     name: str = "kg-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
+    synthetic_only: ClassVar[frozenset[str]] = frozenset({*GraphDistribution.__dataclass_fields__} - {"held_out"})
 
     samples: Count = 400_000
     batch_size: Count = 256

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -340,6 +340,7 @@ class Answers(Workload):
     """
 
     name: str = "questions-synthetic"
+    synthetic_only: ClassVar[frozenset[str]] = frozenset({"kinds", "words", "slots", "distractors", "ambiguity"})
 
     samples: Count = 16_000
     batch_size: Count = 16

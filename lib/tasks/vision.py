@@ -299,6 +299,7 @@ class ImageClasses(Workload):
 
     name: str = "images-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
+    synthetic_only: ClassVar[frozenset[str]] = frozenset({"classes", "channels", "shift", "noise"})
 
     samples: Count = 8_000
     batch_size: Count = 32

@@ -46,6 +46,8 @@ class Workload(Checked, ABC):
     """The registered name; a field where `named.yaml` has several names for one class."""
     epochs: ClassVar[bool] = True
     """Whether its full profile repeats real data for several epochs, as papers do; a click log is passed once."""
+    synthetic_only: ClassVar[frozenset[str]] = frozenset()
+    """Options of the synthetic data, which change nothing where `data` names a folder."""
     days: ClassVar[int] = 0
     """Days in one pass; an option of the workloads that have days."""
 

@@ -210,10 +210,10 @@ class Job:
 
     def run(self, progress: Callable[[int], None]) -> Run:
         """Train, and save the run if the settings say so; call `progress` with the samples of each batch. Wait for another
-        process that makes the same run."""
-        if not self.settings.save:
+        process that makes the same run, or writes its checkpoints."""
+        if not (self.settings.save or self.settings.checkpoint_every):
             return self._train(progress)
-        paths.check_writable(paths.runs())
+        paths.check_writable(paths.runs() if self.settings.save else paths.reports())
         with paths.held(self.key):
             return self.saved() or self._train(progress)
 

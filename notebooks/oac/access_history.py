@@ -48,6 +48,8 @@ def stages(lines: pd.DataFrame, path: str | Path) -> dict[int, list[Access]]:
     for name in [*sorted(needed - {*lines}), *sorted({*lines} - KNOWN)]:
         what = "is missing" if name in KNOWN else "is none that a history has"
         raise BadOption(f"{path}: column {name!r} {what}; there may be {', '.join(sorted(KNOWN))}")
+    if lines.empty:
+        raise BadOption(f"{path}: a header, and no access after it; there is nothing to judge")
     if not (right := lines["kind"].isin(KINDS)).all():
         raise _wrong(path, lines, "kind", int(np.argmin(right)), f"is none of {', '.join(KINDS)}")
     device = (lines["kind"] == "compute").to_numpy()

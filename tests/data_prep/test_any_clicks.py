@@ -336,3 +336,13 @@ def test_the_readmes_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
     carried_out(commands)
     told = capsys.readouterr().out
     assert told.count("\nuse ") == 2 and told.count("doubt: a run here is ") == 2
+
+
+def test_a_number_or_a_day_that_is_none_is_set_aside(prepare):
+    """1e400 became infinity, and its column NaN; 2024-02-31 became the second of March."""
+    rows = [f"2024-02-{1 + place % 28:02},u{place % 7},{place}.5,{place % 2}" for place in range(60)]
+    rows += ["2024-03-01,u1,1e400,1", "2024-02-31,u1,1.5,0", "1e400,u2,1.5,0", "2024-2-29,u2,1.5,1"]
+    data = "\n".join(["when,user,price,click", *rows, ""])
+    about, made = prepare(data, "--label", "click", "--numbers", "price", "--time", "when", "--days", "3")
+    assert about["rejects"] == {"neither a number nor a date": 2, "not a number": 1}
+    assert all(np.isfinite(made.take(day, "dense")).all() for day in made.names)

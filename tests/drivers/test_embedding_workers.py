@@ -253,3 +253,14 @@ def test_a_process_of_theirs_is_killed_and_is_there_again_while_others_go_on(joi
     told = train(replace(CLICKS, samples=12_000), "hybrid", cluster).summary
     assert told["samples"] == 12_000 and told["applied"] == told["issued"] == 750
     assert told["returns_to_a_cut"] == 0 and told["abandoned"] <= told["batches_abandoned"] <= 2 * 6
+
+
+def test_a_batch_that_was_being_made_for_a_worker_that_died_is_not_held():
+    """A reader takes longer for a batch than a worker lives."""
+    plan = [Failure(node="worker1", kind="dies", every=0.02, lasts=0.004)]
+    cluster = VirtualCluster(workers=3, failures=plan, patience=1e-3, server=Node(reading=2e-4))
+    logs = records(CLICKS, protocols.get("hybrid"), cluster, embedding_workers=2, readers=1, ahead=1)
+    ledgers = [log.ledger for log in logs if log.node.startswith("embedding")]
+    assert len(ledgers) == 2 and sum(ledger["samples forgotten"] for ledger in ledgers)
+    for ledger in ledgers:
+        assert ledger["samples held"] == ledger["samples returned"] + ledger["samples forgotten"]

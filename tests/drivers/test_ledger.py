@@ -33,3 +33,16 @@ def test_what_was_started_was_computed_unless_a_worker_was_lost():
     with pytest.raises(LockstepError, match="7 started, 6 computed"):
         settle([server(7, applied=7), worker(6)])
     assert settle([server(7, applied=6, lost=1), worker(6)])["lost"] == 1
+
+
+@pytest.mark.parametrize("started, computed", [(22, 64), (22, 23), (22, 20)])
+def test_one_lost_gradient_excuses_no_more_than_itself(started, computed):
+    """A server that forgot what it had ended with 22 started and 64 computed, and its books balanced."""
+    with pytest.raises(LockstepError, match=f"{started} started, {computed} computed"):
+        settle([server(started, applied=started - 1, lost=1), worker(computed)])
+
+
+def test_a_step_that_a_cached_worker_asked_for_and_died_may_be_unknown_to_the_server():
+    assert settle([server(21, applied=21), worker(22, unanswered=1)])["issued"] == 21
+    with pytest.raises(LockstepError, match="21 started, 23 computed"):
+        settle([server(21, applied=21), worker(23, unanswered=1)])

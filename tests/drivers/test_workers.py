@@ -122,3 +122,13 @@ def test_who_has_come_back_stands_in_its_place(monkeypatch):
     small = {"batch_size": 8, "samples": 480, "hidden": (4,), "fields": 2, "dim": 2, "worker.flops": 1e6}
     lib.train("ctr-synthetic", "async", "virtual", save=False, workers=3, failures=[dies], patience=1e-3, **small)
     assert [0, 1, 2] in orders[1:] and all(order == sorted(order) for order in orders)
+
+
+def test_a_last_batch_that_is_short_costs_what_it_has():
+    """A batch of a thousand samples of which the pass has eight was charged as a whole one."""
+    options = {"samples": 8, "vocabulary": 40, "fields": 3, "hidden": (8,), "save": False, "gradients": False}
+    whole, short = (
+        lib.train("ctr-synthetic", "sequential", "virtual", batch_size=size, **options).trace for size in (8, 8000)
+    )
+    seconds = [(trace["end"] - trace["start"])[trace["kind"] == "compute"].sum() for trace in (whole, short)]
+    assert 0 < seconds[0] == pytest.approx(seconds[1])

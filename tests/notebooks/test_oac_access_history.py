@@ -103,6 +103,12 @@ def test_what_is_wrong_is_named_with_its_row_and_column(old, new, why, written, 
     assert main(["check", str(path)]) == 2 and str(path) in capsys.readouterr().err
 
 
+def test_a_header_alone_is_no_history_without_anomalies(written, capsys):
+    path = written(STRANGER.partition("\n")[0] + "\n")
+    assert main(["check", str(path)]) == 2
+    assert "a header, and no access after it; there is nothing to judge" in capsys.readouterr().err
+
+
 def test_two_accesses_of_a_row_cannot_have_one_place(written):
     lines = pd.read_csv(written(STRANGER), dtype=str, keep_default_na=False).assign(order=list("010213"))
     with pytest.raises(BadOption, match="row 6, column 'order': '2' is another access's to this row, too"):

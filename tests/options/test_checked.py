@@ -1,6 +1,7 @@
 """Fields have their types, whoever makes an object; what is wrong is one sentence that says where and what would be right."""
 
 import inspect
+import math
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -168,6 +169,13 @@ def test_every_field_of_every_kind_here_has_a_check():
     "text, expected",
     [
         ("1e-3", 0.001),
+        ("1_000", 1000),
+        ("1_000.5", 1000.5),
+        ("-.5", -0.5),
+        ("-.inf", -math.inf),
+        ("010", "010"),
+        ("1:30", "1:30"),
+        ("0o17", "0o17"),
         ("[1e9, -2E+3, .5e1]", [1e9, -2000.0, 5.0]),
         ("2022-01-01", "2022-01-01"),
         ("1.5.2", "1.5.2"),

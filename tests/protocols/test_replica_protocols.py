@@ -276,6 +276,14 @@ def test_downpour_adds_up_what_each_worker_has_moved(workers, steps, every, serv
     same(np.concatenate([final[f"sync{server}/centre"] for server in range(servers)]), centre)
 
 
+def test_a_worker_that_joins_downpour_again_pushes_nothing_of_the_replica_that_it_was_given():
+    """Its donor had moved by 2 since it fetched, and pushes that itself."""
+    rule, fetched, mine = Downpour(), np.zeros(3, np.float32), np.full(3, 2, np.float32)
+    memory = rule.rejoined(fetched, mine)
+    assert not rule.send(memory, mine, 0).any()
+    assert (rule.send(memory, mine + 1, 0) == -1).all()
+
+
 @pytest.mark.parametrize("optimizer", [Momentum(lr=0.7, momentum=0.9, nesterov=True), Adagrad(lr=0.05), Adam(lr=0.05)])
 def test_a_centre_has_an_optimiser_of_its_own(optimizer, workers=3, steps=8):
     """Torch's class steps the centre by what each worker has moved, one after another."""

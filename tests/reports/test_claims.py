@@ -12,6 +12,7 @@ from lib.errors import LockstepError, UnknownName
 from lib.seeds import judging
 from reports import claims
 from reports.claims import BadClaim, Claim
+from reports.claims.stored_verdicts import after_holm
 
 GOOD = """
 - id: a.b
@@ -283,6 +284,23 @@ def test_kinds_are_counted_apart_and_papers_after_holm(house):
     papers = {"confirmatory": {"inconclusive": 2}, "paper": {"inconclusive": 2}}
     assert claims.counts(found) == {**papers, "promise": {"kept": 1}, "check": {"failed": 1}}
     assert [*claims.counts(found)] == ["confirmatory", "paper", "promise", "check"], "the first is the headline"
+
+
+def test_holm_counts_every_claim_that_was_judged():
+    """Also those that failed: 0.01 is the smallest of three, and what was not judged is none of them."""
+    judged = {
+        "a": ("replicated", 0.01),
+        "b": ("inconclusive", 0.3),
+        "c": ("not replicated", 0.9),
+        "d": ("not run", 0.001),
+    }
+    verdicts = [
+        claims.Verdict(
+            claim=claim(id=f"x.{name}"), verdict=verdict, cases=(claims.Case(case="x", verdict=verdict, p=p),)
+        )
+        for name, (verdict, p) in judged.items()
+    ]
+    assert [each.adjusted for each in after_holm(verdicts)] == pytest.approx([0.03, 0.6, 0.9, None])
 
 
 CALIBRATION = """

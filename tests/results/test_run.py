@@ -1,5 +1,6 @@
 """What a run does once: it makes its model, evaluates what it has trained, and reads what it has kept."""
 
+import os
 from collections import Counter
 from types import SimpleNamespace
 
@@ -9,9 +10,10 @@ import pytest
 
 import lib
 from lib import VirtualCluster
+from lib.errors import LockstepError
 from lib.protocols import Pair, get
 from lib.results.run import Run
-from lib.store import checkpoint
+from lib.store import checkpoint, sealed
 from tests.toys import clicks
 
 CLICKS = clicks(16 * 21, 16, evaluation_samples=100)
@@ -106,3 +108,42 @@ def test_a_run_is_shown_in_a_line_and_as_a_card_and_knows_its_folder(reports):
     card = found._repr_html_()
     assert str(found.folder) in card and "virtual seconds" in card
     assert lib.train(CLICKS, "gba", VirtualCluster(workers=2), save=False).folder is None
+
+
+@pytest.mark.parametrize("protocol", ["gba", "hybrid", "hop-bw"])
+def test_each_gradient_has_one_staleness_however_many_servers_there_are(protocol):
+    summary = lib.train(CLICKS, protocol, VirtualCluster(workers=4, servers=3, slowdown=0.5), save=False).summary
+    assert sum(summary["staleness"].values()) == summary["applied"] + summary["decayed"]
+    assert sum(summary.get("data_staleness", summary["staleness"]).values()) == summary["applied"] + summary["decayed"]
+
+
+def test_bytes_are_those_of_all_stages(reports):
+    first, *more = (lib.Phase(protocol=get(name), steps=steps) for name, steps in (("gba", 4), ("s-easgd", None)))
+    run = lib.train(CLICKS, lib.Schedule(phases=(first, *more)), VirtualCluster(workers=2), save=False)
+    stages = run.summary["stages"]
+    assert len(stages) == 2 and min(stage["bytes"] for stage in stages) > 0
+    assert run.summary["bytes"] == sum(stage["bytes"] for stage in stages) == sum(run.summary["bytes_by_kind"].values())
+    for kind, moved in run.summary["bytes_by_kind"].items():
+        assert moved == sum(stage["bytes_by_kind"].get(kind, 0) for stage in stages)
+
+
+def test_a_kept_model_that_is_gone_is_no_run_without_a_model(tmp_path):
+    lib.train(CLICKS, "gba", VirtualCluster(workers=2), keep=True, save=False).save(tmp_path / "run")
+    (tmp_path / "run" / "model.pt").unlink()
+    with pytest.raises(LockstepError, match=r"run cannot be read \(its model.pt is gone\); delete that folder"):
+        Run.load(tmp_path / "run")
+
+
+def test_a_saved_run_without_its_tables_is_named(tmp_path):
+    lib.train(CLICKS, "gba", VirtualCluster(workers=2), save=False).save(tmp_path / "run")
+    about = sealed.load(tmp_path / "run" / "run.json")
+    (tmp_path / "run" / "run.json").write_text(sealed.text(about | {"tables": {}}))
+    with pytest.raises(LockstepError, match=r"run cannot be read .*delete that folder"):
+        Run.load(tmp_path / "run")
+
+
+def test_a_run_is_saved_in_a_folder_whose_name_is_no_utf_8(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    made = lib.train(CLICKS, "gba", VirtualCluster(workers=2), save=False)
+    made.save(folder / "run")
+    assert Run.load(folder / "run").digest == made.digest

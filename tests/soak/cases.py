@@ -210,6 +210,10 @@ class _Draw:
     def store(self, case: Case) -> None:
         """Options of the rows' store; what a protocol without row servers has none of is left out."""
         case["store.max_rows"] = self.one((None, 10, 40))
+        if self._cluster != "ray" and case.get("gradients", True) and self.chance(0.5):
+            case["store.shared_memory"] = True
+            if self.chance(0.2):
+                case["store.journal"] = False
         if families(case) == {"server"}:
             case["store.rows"], case["store.gradients"] = self.one(tuple(CODECS)), self.one(tuple(CODECS))
             case["store.ids"] = self.one(("distinct", "entries", "samples"))
@@ -232,6 +236,17 @@ class _Draw:
         if self.chance(0.5):
             case["patience"] = self.seconds(self.one((step, lasts / 3)))
             case["failures"] = [self.failure(case, workers, lasts) for _ in range(self.below(1, 4))]
+        if case.get("store.shared_memory") and self.chance(0.7):
+            self.servers_dying_again(case, lasts)
+
+    def servers_dying_again(self, case: Case, lasts: float) -> None:
+        """Deaths of servers early and late, so that some come after a return to a checkpoint, and after the run was resumed."""
+        case.setdefault("patience", self.seconds(self.step(case)))
+        early, late = (lasts * share for share in (0.3, 1.5))
+        for at in (self.seconds(early), early + self.seconds(late - early)):
+            server = f"server{self.below(0, case['servers'])}"
+            death = {"node": server, "kind": "dies", "at": float(f"{at:.3g}"), "lasts": self.seconds(self.step(case))}
+            case["failures"] = [*case.get("failures", ()), death]
 
     def readers(self, case: Case, workers: int) -> None:
         """Nodes that make the batches, one of which may die for a while."""

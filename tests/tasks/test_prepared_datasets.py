@@ -311,3 +311,20 @@ def test_a_workload_travels_light_whatever_it_has_read(tmp_path):
     workload.batch(0, 0)
     workload.evaluation_ids(0)
     assert len(pickle.dumps(workload)) < 2_000
+
+
+@pytest.mark.parametrize(
+    "workload, option",
+    [
+        ("criteo-deepfm", {"vocabulary": 50}),
+        ("ctr-synthetic", {"days": 3}),
+        ("alimama-dien", {"novelty": 1.0}),
+        ("fb15k-237-distmult", {"world": 3}),
+        ("cifar10-wrn", {"noise": 2.0}),
+        ("squad-bert", {"kinds": 4}),
+    ],
+)
+def test_an_option_of_the_synthetic_data_is_refused_beside_a_folder(workload, option, tmp_path):
+    [name] = option
+    with pytest.raises(BadOption, match=f"workload '{workload}': {name} would change nothing: it is of the synthetic"):
+        lib.train(workload, "sync", "virtual", data=str(tmp_path), **option)

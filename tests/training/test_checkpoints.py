@@ -1,5 +1,6 @@
 """Cuts of a running training: what was stopped and goes on equals what paused and was never stopped, to the bit."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from lib.protocols.hop import SSP
 from lib.protocols.local_sgd import SlowMo
 from lib.store import checkpoint
 from lib.store.optim import Adam
+from lib.training.train import Job
 from tests.drivers.composing import SHADOWS
 from tests.training.stopping import assert_same, killed
 
@@ -143,3 +145,23 @@ def test_on_a_wall_clock_a_run_pauses_and_goes_on_too(reports, monkeypatch):
     assert run.history["time"].min() > 0 and run.history["time"].max() <= run.summary["wall_seconds"] < 60
     computed = run.trace[run.trace["kind"] == "compute"]
     assert sorted(computed["batch"]) == list(range(CLICKS.batches())) and computed["start"].min() >= 0
+
+
+@pytest.mark.parametrize("save", [True, False])
+def test_two_that_would_write_the_same_checkpoints_write_them_one_after_the_other(save, reports, monkeypatch):
+    """The second wiped the first one's."""
+    under_way, most, trained = 0, 0, Job._train
+
+    def train(job, progress):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        run = trained(job, progress)
+        under_way -= 1
+        return run
+
+    monkeypatch.setattr(Job, "_train", train)
+    job = Job.of(CLICKS, "gba", FOUR, checkpoint_every=160, save=save)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [each.result() for each in [pool.submit(job.run, lambda samples: None) for _ in range(2)]]
+    assert most == 1 and runs[0].digest == runs[1].digest
