@@ -78,7 +78,9 @@ def stretches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[t
 def own_batches(kind: str, rank: int, workers: int, batches: int, parts: Sequence[float] = ()) -> OwnBatches:
     """A worker's batches: a stretch of the "stream", or every `workers`-th one."""
     if kind == "stream":
-        first, size = stretches(batches, workers, parts)[rank]
+        # Equal stretches one by one: thousands of workers would each make the list of all.
+        first, end = (round(batches * each / workers) for each in (rank, rank + 1))
+        first, size = stretches(batches, workers, parts)[rank] if parts else (first, end - first)
         return OwnBatches(first, size, 1, workers)
     return OwnBatches(rank, len(range(rank, batches, workers)), workers, workers)
 

@@ -155,7 +155,10 @@ class ParameterServer(Part):
 
     def _open_gates(self, steps: Iterable[Step]) -> None:
         """Let those of these steps start that the rule permits, and those that have started before."""
-        for step in list(steps):
+        steps, state, may_start = list(steps), self._state, self._rule.may_start
+        if not any(step in self._started or may_start(state, step[0]) for step in steps):
+            return  # as with nearly every push to a barrier: all workers wait, and none may start
+        for step in steps:
             worker, before = step[0], []
             if step not in self._started:
                 if not self._rule.may_start(self._state, worker):
