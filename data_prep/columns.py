@@ -69,6 +69,8 @@ def form(path: Path, names: Sequence[str] = (), delimiter: str = "") -> Form:
         line = lines.first_line(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadOption(f"{path}, line 1: not UTF-8; is this a text file?") from error
+    if "\r" in line:
+        raise BadOption(f"{path}, line 1: lines end with a carriage return alone; save it with line feeds")
     if not line.strip():
         raise BadOption(f"{path}{' is empty' if not begin else ', line 1: empty'}; expected a header, then rows")
     found = {each: len(_fields(line, each)) for each in _DELIMITERS}
@@ -161,7 +163,8 @@ def _delimited(form: Form, names: Sequence[str]) -> Iterator[Block]:
             return  # a header alone
         if "straddl" in str(error) or (bad and bad[-1][1].count("\n") > _UNCLOSED):
             raise Damaged(f"{form.path}, line {bad[-1][0] if bad else at}: a quote that does not close") from error
-        raise Damaged(f"{form.path}, after line {at - 1}: {error}") from error
+        where = "" if compression else f", after line {at - 1}"  # a block that cannot be unpacked has no lines yet
+        raise Damaged(f"{form.path}{where}: {error}") from error
 
 
 def _lines(at: int, rows: int, bad: set[int]) -> tuple[np.ndarray, int]:

@@ -85,6 +85,8 @@ def first_line(path: Path) -> bytes:
     try:
         block = next(blocks(Span(path), 1 << 12), None)
     except CutOff as cut:
+        if not cut.tail:
+            raise Damaged(f"{path}: {cut.why}") from cut
         return cut.tail
     return b"" if block is None else block.tobytes().partition(b"\n")[0].rstrip(b"\r")
 

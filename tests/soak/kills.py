@@ -25,7 +25,7 @@ from lib import paths
 from lib.errors import LockstepError
 from lib.progress import Progress
 from lib.results.run import Run
-from lib.store import shared_memory
+from lib.store import checkpoint, shared_memory
 
 TRAIN = ("train", "ctr-synthetic", "gba")
 SIZES = ("-o", "workers=6", "-o", "slowdown=0.5", "-o", "checkpoint_every=1920", "--samples", "61440", "--json")
@@ -46,8 +46,15 @@ class Victim:
     """It prints a digest, which is the uninterrupted run's."""
     grace: float = 20.0
     """Seconds in which the other processes of one that was killed have to end."""
+    returns: bool = False
+    """It returns to a checkpoint early, and is killed only after that."""
 
 
+RETURNS = "failures=[{node: server0, kind: dies, at: %s, lasts: %s}]"
+"""A server of dense parameters dies early, and takes the run back."""
+HYBRID = ("train", "ctr-synthetic", "hybrid", "virtual", *SIZES, "-o", "servers=2", "-o", "reader_nodes=1")
+DIES_AGAIN = "failures=[{node: reader0, kind: dies, at: 0.1, lasts: 0.004}, {node: server0, kind: dies, every: 0.3, lasts: 0.003}]"
+"""A reader takes the run back, and a server whose rows outlive it dies before and after that."""
 SERVERS = ("train", "ctr-synthetic", "hybrid", "ray", "-o", "workers=2", "-o", "servers=2")
 SERVERS += ("-o", "store.shared_memory=true", "-o", "restarts=1000")
 OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
@@ -68,9 +75,31 @@ VICTIMS = (
     Victim("a notebook with a sweep", ("run", "00_quickstart"), ("--resume",)),
     LASTING,
 )
+RETURNED = (
+    Victim(
+        "a virtual run that had returned",
+        (*VIRTUAL, "-o", RETURNS % (0.1, 0.01)),
+        ("-o", "resume=true"),
+        digest=True,
+        returns=True,
+    ),
+    Victim(
+        "a run that had returned, whose servers die again",
+        (*HYBRID, "-o", "store.shared_memory=true", "-o", DIES_AGAIN),
+        ("-o", "resume=true"),
+        digest=True,
+        returns=True,
+    ),
+    Victim(
+        "a run of threads that had returned",
+        (*TRAIN, "local", *SIZES, "-o", RETURNS % (2.0, 0.1)),
+        ("-o", "resume=true"),
+        returns=True,
+    ),
+)
 
 
-def kill(seed: int, kills: int, victims: tuple[Victim, ...] = VICTIMS) -> Iterator[str]:
+def kill(seed: int, kills: int, victims: tuple[Victim, ...] = (*VICTIMS, *RETURNED)) -> Iterator[str]:
     """Kill so many times, each victim up to three times before it may end; what was found wrong."""
     draw = random.Random(seed)
     expected: dict[str, tuple[float, str | None]] = {}
@@ -146,8 +175,10 @@ def _started(command: Iterable[str], reports: Path) -> subprocess.Popen:
 
 
 def _run(victim: Victim, more: tuple[str, ...], reports: Path, seconds: float | None) -> tuple[int, str | None, str]:
-    """Exit code, digest and last words; killed after so many seconds, where they are given."""
+    """Exit code, digest and last words; killed after so many seconds, where they are given, or so long after its return."""
     process = _started((*victim.command, *more), reports)
+    while seconds is not None and victim.returns and process.poll() is None and not _has_returned(reports):
+        time.sleep(0.02)
     try:
         told, why = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -156,6 +187,14 @@ def _run(victim: Victim, more: tuple[str, ...], reports: Path, seconds: float | 
         return -signal.SIGKILL, None, ""
     digest = json.loads(told)["digest"] if victim.digest and not process.returncode else None
     return process.returncode, digest, _last(why)
+
+
+def _has_returned(reports: Path) -> bool:
+    """Whether the newest checkpoint is of an attempt after the first."""
+    for newest in (reports / "checkpoints").glob("*/stage-????.pt"):
+        with suppress(LockstepError, OSError):  # it has just been replaced
+            return checkpoint.load(newest)["run"]["number"] > 0
+    return False
 
 
 def _last(words: str) -> str:

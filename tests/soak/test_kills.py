@@ -20,6 +20,12 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(victim):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("victim", kills.RETURNED, ids=lambda victim: victim.name)
+def test_a_run_that_had_returned_to_a_checkpoint_is_killed_and_goes_on(victim):
+    assert list(kills.kill(seed=4, kills=2, victims=(victim,))) == []
+
+
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_servers_that_are_killed_attach_again():
     pytest.importorskip("ray")
