@@ -74,7 +74,7 @@ class AnyLog:
 
     def _look(self) -> None:
         options, roles = self.options, self.roles
-        names = self.forms[0].names
+        names = [name for name in self.forms[0].names if roles.named.get(name) != "skip"]
         seen = Seen({name: np.zeros(3, np.int64) for name in names}, set(names), np.empty(0))
         times, rows = [], 0
         for form in self.forms:

@@ -179,15 +179,19 @@ def _parquet(form: Form, names: Sequence[str]) -> Iterator[Block]:
     at = 1
     try:
         for batch in parquet.ParquetFile(form.path).iter_batches(_ROWS, columns=list(names)):
-            columns = {name: _text(batch.column(name)) for name in names}
+            columns = {name: _text(form, name, batch.column(name)) for name in names}
             yield Block(np.arange(at, at + batch.num_rows), columns, [])
             at += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise Damaged(f"{form.path}, after row {at - 1}: {error}") from error
 
 
-def _text(array: pa.Array) -> pa.Array:
-    """Values of any type as a delimited file would have them."""
+def _text(form: Form, name: str, array: pa.Array) -> pa.Array:
+    """A column's values of any type as a delimited file would have them."""
+    if pa.types.is_nested(array.type) and not (_listed(array.type) and not pa.types.is_nested(array.type.value_type)):
+        raise BadOption(
+            f"{form.path}, column {name!r}: its values are nested ({array.type}); --skip {name} leaves it out"
+        )
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if _listed(array.type):

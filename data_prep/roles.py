@@ -92,7 +92,7 @@ class Roles:
 
     def look(self, block: columns.Block, form: Form, first: bool) -> tuple[dict[str, np.ndarray], set[str]]:
         """The counts of a block, and, of a file's first one, the columns that differ in every row."""
-        open_ = [name for name in form.names if name not in self.named]
+        open_ = [name for name in block.columns if name not in self.named]
         counts = {name: np.array(values.looks(block.columns[name])) for name in open_}
         many = len(block.lines)
         own = {name for name in open_ if first and many >= _ENOUGH and len(block.columns[name].unique()) == many}
@@ -117,12 +117,14 @@ class Roles:
         """The times at which a day ends and the next begins."""
         name, days, path = self.options.time, self.options.days, self.forms[0].path
         known = times[~np.isnan(times)]
+        lacking = len(times) - len(known)
+        others = f" ({lacking:,} of {len(times):,} rows have neither a number nor a date)" if lacking else ""
         if not len(known):
             raise BadOption(f"{path}, column {name!r}: no numbers and no dates, as 2024-05-31 or 2024-05-31 23:59:59")
         found = np.quantile(known, np.arange(1, days) / days)
         if not np.bincount(np.searchsorted(found, known, side="right"), minlength=days).all():
             raise BadOption(
-                f"{path}, column {name!r}: {len(np.unique(known))} different times do not make --days {days} of equally many "
-                "rows; ask for fewer, or leave out --time"
+                f"{path}, column {name!r}: {len(np.unique(known))} different times{others} do not make --days {days} of "
+                "equally many rows; ask for fewer, or leave out --time"
             )
         return found

@@ -66,7 +66,13 @@ def carry_out(options: argparse.Namespace) -> int:
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
-    except (OSError, MemoryError) as error:  # a disk that is full, a name that is too long, a model that is too large
+    except (
+        OSError,
+        MemoryError,
+        RuntimeError,
+    ) as error:  # a full disk, a name that is too long, a model that is too large
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # as torch says it
+            raise
         print(f"error: {type(error).__name__.strip('_')}: {str(error)[:400]}", file=sys.stderr)
         return 2
     return 0

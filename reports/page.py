@@ -182,7 +182,8 @@ class _Elements(HTMLParser):
 def check_offline(html: str, name: str = "the page") -> None:
     """Raise an error that lists what would load or run something, and images without alternative text.
 
-    A page's policy stops the browser from loading anyway; the error tells the author before a reader sees a gap.
+    The promise that nothing is fetched or run is the page's policy, which the browser keeps. This check tells an author before a
+    reader sees a gap; it does not find everything that a browser would.
     """
     elements = _Elements()
     elements.feed(html)

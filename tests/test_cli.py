@@ -174,6 +174,19 @@ def test_a_run_that_cannot_be_saved_is_shown_and_kept_elsewhere(monkeypatch, tmp
     assert Run.load(folder / "run").digest == json.loads(printed.out)["digest"]
 
 
+@pytest.mark.parametrize("text", ["DefaultCPUAllocator: can't allocate memory", "another"])
+def test_a_model_that_is_too_large_is_an_error_in_a_sentence(text, monkeypatch, capsys):
+    def fails(*_, **__):
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(lib, "train", fails)
+    if text == "another":
+        with pytest.raises(RuntimeError):
+            main(TRAIN)
+    else:
+        assert main(TRAIN) == 2 and "error: RuntimeError: DefaultCPUAllocator" in capsys.readouterr().err
+
+
 def test_a_name_that_is_too_long_is_an_error_in_a_sentence(monkeypatch, capsys):
     monkeypatch.setenv("LOCKSTEP_REPORTS", "/tmp/" + "x" * 300)
     assert main(TRAIN) == 2

@@ -71,7 +71,7 @@ def read_trace(path: str | Path, gap: float | None = None, columns: Mapping[str,
     micro-batch that is missing is a gap whatever `gap` says."""
     path = Path(path)
     if not path.is_file():
-        raise BadTrace(path, "there is no such file")
+        raise BadTrace(path, "a folder; expected a file" if path.is_dir() else "there is no such file")
     if gap is not None and not 0 < gap < math.inf:
         raise BadOption(f"gap is {gap}; expected seconds, more than 0")
     return _batches(path, gap, columns) if columns else FORMATS[recognised(path)](path, gap)

@@ -30,6 +30,9 @@ def calibrate(path: str | Path, quick: bool = False) -> dict:
         raise BadOption(
             f"calibrate: {path} is no place for a file: {'a folder' if path.is_dir() else 'no such folder'}"
         )
+    paths.check_writable(
+        path.parent, "give a file in another folder with --out"
+    )  # before it measures for half a minute
     found = list(figures(quick))
     measured = {figure.name: figure.value for figure in found}
     nodes = {role: to_plain(node) for role, node in nodes_of(measured).items()}

@@ -236,7 +236,9 @@ def test_what_is_wrong_is_told_with_its_place(refused, case):
 
 def test_a_damaged_file_is_told(refused):
     long = "\n".join([HEADER, *(f"{row}{at}" for at in range(300) for row in ROWS)]).encode()
-    assert "mine.csv.gz, after line" in refused(gzip.compress(long)[:9000], "--label", "click", name="mine.csv.gz")
+    assert "mine.csv.gz: Truncated compressed stream" in refused(
+        gzip.compress(long)[:9000], "--label", "click", name="mine.csv.gz"
+    )
     assert "no whole parquet file" in refused(parquet_bytes()[:-50], "--label", "click", name="mine.parquet")
 
 
@@ -346,3 +348,40 @@ def test_a_number_or_a_day_that_is_none_is_set_aside(prepare):
     about, made = prepare(data, "--label", "click", "--numbers", "price", "--time", "when", "--days", "3")
     assert about["rejects"] == {"neither a number nor a date": 2, "not a number": 1}
     assert all(np.isfinite(made.take(day, "dense")).all() for day in made.names)
+
+
+PACKED = gzip.compress(TEXT.encode() * 200)
+
+
+@pytest.mark.parametrize(
+    "data, name, why",
+    [
+        (TEXT.replace("\n", "\r"), "mine.csv", "mine.csv, line 1: lines end with a carriage return alone"),
+        (TEXT, "mine.csv.gz", "mine.csv.gz: damaged gzip (Error -3 while decompressing data: incorrect header check)"),
+        (PACKED[:500], "mine.csv.gz", "mine.csv.gz: Truncated compressed stream"),
+        (PACKED[:40], "mine.csv.gz", "mine.csv.gz: truncated gzip"),
+    ],
+    ids=["carriage returns", "no gzip", "cut off", "cut off at once"],
+)
+def test_a_file_that_is_damaged_or_of_an_old_machine_is_named_as_that(data, name, why, refused):
+    assert why in refused(data, *OPTIONS, name=name)
+
+
+def test_times_of_many_forms_are_counted(refused):
+    forms = ("2024-01-02 03:04:05", "02/01/2024", "Jan 2 2024", "2 January 2024", "yesterday")
+    rows = [f"{place % 2},u{place % 3},{forms[place % 5]}" for place in range(40)]
+    told = refused("\n".join(["click,who,at", *rows, ""]), "--label", "click", "--time", "at", "--days", "4")
+    assert (
+        "column 'at': 1 different times (32 of 40 rows have neither a number nor a date) do not make --days 4" in told
+    )
+
+
+def test_a_nested_column_is_named_and_may_be_left_out(tmp_path, capsys):
+    table = pa.table({"click": [0, 1] * 20, "who": [f"u{at % 3}" for at in range(40)], "deep": [{"a": 1}] * 40})
+    parquet.write_table(table, raw := tmp_path / "mine.parquet")
+    command = ["clicks", str(raw), str(tmp_path / "out"), "--label", "click"]
+    assert main(command) == 2
+    assert (
+        "column 'deep': its values are nested (struct<a: int64>); --skip deep leaves it out" in capsys.readouterr().err
+    )
+    assert main([*command, "--skip", "deep"]) == 0

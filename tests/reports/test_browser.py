@@ -4,7 +4,9 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 from html import unescape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -140,3 +142,54 @@ def test_filters_hide_what_is_not_chosen(house, tmp_path):
         dom, _ = chromium(tmp_path / "page.html", "--dump-dom")
         counts.append(json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1])))
     assert counts == [["a.b", "a.c"], ["a.b"]]
+
+
+HOSTILE = {
+    "escaped import": '<style>@\\69mport "{0}";</style>',
+    "escaped url": r'<p style="background:u\72l({0})">x</p>',
+    "slashes": '<img/src="{0}"/alt="a">',
+    "a comment that ends at once": '<!--><img src="{0}" alt="a">-->',
+    "a comment that ends oddly": '<!-- --!><img src="{0}" alt="a">-->',
+    "style in svg": '<svg><style>&#64;import "{0}";</style></svg>',
+    "script in svg": '<svg><script>new Image().src = "{0}"</script></svg>',
+    "an entity": '<img src="&#104;ttp{1}" alt="a">',
+    "a namespace": '<svg><image href="{0}"></image></svg>',
+    "a title that swallows": '<title><!--</title><img src="{0}" alt="a">-->',
+    "code on an error": "<img src=data:, alt=a onerror=\"new Image().src='{0}'\">",
+    "a frame's text": "<iframe srcdoc=\"<img src='{0}'>\"></iframe>",
+}
+"""Ways to fetch something, some of which a parser that is no browser's reads otherwise."""
+
+
+@pytest.fixture
+def listening():
+    """Where a server of this machine listens, and the paths that it was asked for."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path.removeprefix("/"))
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("policy", [True, False])
+def test_the_policy_stops_what_is_fetched_or_run_however_it_is_written(policy, house, tmp_path, listening):
+    """The browser itself keeps the promise; what `check_offline` finds is for the author. Without the policy all of it is fetched."""
+    address, asked = listening
+    html = (house.reports / "gba" / "one.html").read_text(encoding="utf-8")
+    for number, text in enumerate(HOSTILE.values()):
+        place = f"{address}/{number}"
+        html = html.replace("</body>", text.format(place, place.removeprefix("http")) + "</body>")
+    (tmp_path / "page.html").write_text(html if policy else re.sub(POLICY, "", html))
+    chromium(tmp_path / "page.html", "--virtual-time-budget=5000", "--dump-dom")
+    fetched = {name for number, name in enumerate(HOSTILE) if str(number) in asked}
+    assert fetched == (set() if policy else {*HOSTILE})

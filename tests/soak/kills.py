@@ -53,7 +53,9 @@ class Victim:
 RETURNS = "failures=[{node: server0, kind: dies, at: %s, lasts: %s}]"
 """A server of dense parameters dies early, and takes the run back."""
 HYBRID = ("train", "ctr-synthetic", "hybrid", "virtual", *SIZES, "-o", "servers=2", "-o", "reader_nodes=1")
-DIES_AGAIN = "failures=[{node: reader0, kind: dies, at: 0.1, lasts: 0.004}, {node: server0, kind: dies, every: 0.3, lasts: 0.003}]"
+DIES_AGAIN = (
+    "failures=[{node: reader0, kind: dies, at: 0.1, lasts: 0.004}, {node: server0, kind: dies, every: 0.3, lasts: 3ms}]"
+)
 """A reader takes the run back, and a server whose rows outlive it dies before and after that."""
 SERVERS = ("train", "ctr-synthetic", "hybrid", "ray", "-o", "workers=2", "-o", "servers=2")
 SERVERS += ("-o", "store.shared_memory=true", "-o", "restarts=1000")
