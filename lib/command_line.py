@@ -17,6 +17,7 @@ examples:
   lockstep run 00_quickstart --profile laptop -p seeds=5
   lockstep run all --profile laptop --resume
   lockstep claims gba --failed
+  lockstep traces gba   # what it does in twenty steps, made again and compared with the stored reference trace
   lockstep calibrate --out this_machine.yaml
   lockstep train ctr-synthetic sync machine.yaml   # as calibrate writes it
   lockstep train criteo-deepfm gba virtual --profile laptop --data FOLDER   # synthetic data without --data

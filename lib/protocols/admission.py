@@ -9,7 +9,7 @@ Paper -> code: floor((N_r - 1) / B) <= i + eta, where N_r counts all trajectorie
 counts what is in flight or waits, N_r - i B; B -> `size`; eta -> `lag`.
 
 Special cases: lag = 0 is Sync whose gradients are computed by the workers that are free, so that a fast one may bring several.
-From `lag` x `size` >= the number of workers on, nobody waits, and it is BSP.
+From `lag` x `size` >= the number of workers on, no worker waits, and it is BSP.
 
 Departure: the bound is one at the door, as the paper's: a gradient of a worker that is slow from then on can be older than
 `lag`.

@@ -1,11 +1,12 @@
 """Asynchronous local SGD: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024 (arXiv:2401.09135).
 
-The rule in one sentence: a worker sends what its local steps came to as a gradient, and fetches the copy that this has moved;
-the copy's momentum moves with every N-th gradient only, by their mean (delayed Nesterov), and workers make as many steps
-between two exchanges as their speed allows (dynamic local updates, DyLU).
+The rule in one sentence: a worker sends what its local steps came to as a gradient, and fetches the copy that this has moved.
+The copy's momentum moves with every N-th gradient only, by their mean (delayed Nesterov). Between two exchanges a worker makes as
+many steps as its speed allows (dynamic local updates, DyLU).
 
-Paper -> code: Algorithm 3 with c = 0 -> `lib.store.optim.DelayedNesterov`, the copy's optimiser; epsilon, beta, N -> `rate`,
-`momentum`, `delay`; H -> `every`; DyLU's H v / max v steps -> `period`, the seconds in which the fastest makes H.
+Paper -> code: the delayed Nesterov update with c = 0 -> `lib.store.optim.DelayedNesterov`, the copy's optimiser; epsilon,
+beta, N -> `rate`, `momentum`, `delay`; H -> `every`; DyLU's H v / max v steps -> `period`, the seconds in which the fastest
+makes H.
 
 Special cases: delay = 1 is asynchronous DiLoCo with torch's Nesterov step, and with one worker DiLoCo.
 

@@ -4,14 +4,14 @@ Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2
 Gradient Descent with Delay Compensation", ICML 2017; Maranjyan et al., "Ringmaster ASGD: The First Asynchronous SGD with
 Optimal Time Complexity", ICML 2025 (arXiv:2501.16168).
 
-Paper -> code: delta < R, Algorithm 4 -> `Ringmaster.on_push`; the rate alpha / tau -> `Apply.rate`; g + lambda g g (w_now -
+Paper -> code: delta < R -> `Ringmaster.on_push`; the rate alpha / tau -> `Apply.rate`; g + lambda g g (w_now -
 w_read) -> `DCASGD.compensate`; the adaptive lambda_0 / sqrt(MeanSquare + 1e-7), whose m is `decay` -> the same, with what it
 remembers.
 
 Special cases: with one worker tau is 0, and all are Async; lambda = 0 is Async, and so is R above every delay; R = 1 applies
 only gradients of the current parameters. A row's moving mean moves when the row has a gradient.
 
-Departure: Ringmaster's second form also stops a computation that has become too old (Algorithm 5); here it ends, and its
+Departure: Ringmaster's second form also stops a computation that has become too old; here it ends, and its
 gradient is thrown away.
 """
 
@@ -67,7 +67,7 @@ class Ringmaster(Async):
     """
 
     name: ClassVar = "ringmaster"
-    cite: ClassVar = "Maranjyan et al., Ringmaster ASGD, ICML 2025 (arXiv:2501.16168), Algorithm 4"
+    cite: ClassVar = "Maranjyan et al., Ringmaster ASGD, ICML 2025 (arXiv:2501.16168)"
     drops: ClassVar = True
 
     limit: Count | None = None

@@ -1,8 +1,8 @@
 """NoLoCo: Kolehmainen et al., "NoLoCo: No-all-reduce Low Communication Training Method for Large Models", 2025
 (arXiv:2506.10911).
 
-The rule in one sentence: after some local steps two workers meet, others each time, and each makes an outer step by the pair's
-mean gradient and towards the pair's mean copy, so that copies drift together without a collective of all.
+The rule in one sentence: after some local steps two workers meet, others each time, and each makes an outer step by their mean
+gradient and towards their mean copy.
 
 Paper -> code: delta <- alpha delta - (beta / n) sum Delta_j - gamma (phi_i - (1 / n) sum phi_j), phi <- phi + delta ->
 `merge`; what is sent, phi and theta -> `send`; random pairs, alike for all -> `groups`, by a hash of round and rank.

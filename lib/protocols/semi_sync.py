@@ -59,7 +59,7 @@ class SemiSync(CountsSteps, Sync):
     def _settle(self, state: Begun) -> tuple[Begun, Decisions]:
         """Make the updates of all steps, from the oldest on, that have a gradient of every worker that is left."""
         updates: list[Apply] = []
-        while state.pending:
+        while state.pending and len(state.pending) >= len(state.active):
             step = min(push.token for push in state.pending)
             whole = tuple(push for push in state.pending if push.token == step)
             if not state.active <= {push.worker for push in whole}:

@@ -3,7 +3,7 @@
 Douillard et al., "Streaming DiLoCo with Overlapping Communication", 2025 (arXiv:2501.18512); Kale et al., "Eager Updates for
 Overlapped Communication and Computation in DiLoCo", 2025 (arXiv:2502.12996).
 
-Paper -> code: Algorithm 2's fragments, whose send times t_p are spread over the H steps -> `fragments`, one in turn every H /
+Paper -> code: the fragments, whose send times t_p are spread over the H steps -> `fragments`, one in turn every H /
 P steps, and strided as the paper's layers are; tau, the steps for which a fragment travels -> `overlap`; the merge alpha
 theta_m + (1 - alpha) theta -> `StreamingDiLoCo.merge`. Eager: the own share of this phase's outer gradient in place of that of
 the last one, while the others' of the last one have arrived -> `EagerDiLoCo.merge`.
@@ -35,7 +35,7 @@ class StreamingDiLoCo(DiLoCo):
     """DiLoCo whose parameters go in fragments, one after another, each of which travels while all go on training."""
 
     name: ClassVar = "streaming-diloco"
-    cite: ClassVar = "Douillard et al., Streaming DiLoCo, 2025 (arXiv:2501.18512), Algorithm 2"
+    cite: ClassVar = "Douillard et al., Streaming DiLoCo, 2025 (arXiv:2501.18512)"
     rows: ClassVar = Async()
 
     fragments: Count = 2

@@ -264,7 +264,7 @@ class Adam(Optimizer):
 @dataclass(frozen=True, kw_only=True)
 class DelayedNesterov(Optimizer):
     """Nesterov's momentum, for dense parameters alone, that moves with every so-many-th gradient by their mean; each gradient by
-    itself makes a step of that share of its length (Liu et al., Asynchronous Local-SGD, 2024, Algorithm 3 with c = 0)."""
+    itself makes a step of that share of its length (Liu et al., Asynchronous Local-SGD, 2024, with c = 0)."""
 
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     """What is kept of the momentum when it moves (beta)."""

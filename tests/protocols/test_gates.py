@@ -36,7 +36,7 @@ def test_ringmaster_by_hand():
 
 
 def ringmaster(pushes, limit):
-    """Algorithm 4 on gradients that do not depend on the parameters: what is applied."""
+    """The paper's server on gradients that do not depend on the parameters: what is applied."""
     k, kept = 0, []
     for batch, read in pushes:
         if k - read < limit:
@@ -47,7 +47,7 @@ def ringmaster(pushes, limit):
 
 @pytest.mark.parametrize("limit", [1, 2, 4, None])
 @pytest.mark.parametrize("seed", range(3))
-def test_ringmaster_is_algorithm_4(limit, seed):
+def test_ringmaster_applies_what_the_paper_s_server_does(limit, seed):
     pushes = []
 
     class Noting(type(get("ringmaster"))):

@@ -41,7 +41,7 @@ def nesterov(outer, velocity, gradient, rate=0.7, momentum=0.9):
     alpha=st.sampled_from([0.0, 0.5, 0.9]),
     sigma=st.floats(0, 1),
 )
-def test_streaming_diloco_is_algorithm_2_at_any_speeds(workers, steps, fragments, overlap, alpha, sigma):
+def test_streaming_diloco_is_its_recursion_at_any_speeds(workers, steps, fragments, overlap, alpha, sigma):
     """A fragment is sent every H / P steps and merged `overlap` steps later, or when the next one is due, or at the end."""
     rule = StreamingDiLoCo(every=4, fragments=fragments, overlap=overlap, alpha=alpha)
     ours, _ = replicas(workload := bowl(steps, workers), rule, workers, slowdown=sigma)
@@ -246,7 +246,7 @@ def test_des_loc_without_moments_is_local_sgd_and_with_momentum_is_not():
 # Asynchronous local SGD
 
 
-def algorithm_3(gradients, rate, momentum, every):
+def delayed_nesterov(gradients, rate, momentum, every):
     """Liu et al.'s delayed Nesterov update with c = 0, line by line."""
     moved, buffer, m = 0.0, 0.0, 0.0
     for t, g in enumerate(gradients):
@@ -262,14 +262,14 @@ def algorithm_3(gradients, rate, momentum, every):
 
 @pytest.mark.parametrize("every", [1, 2, 3])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_delayed_nesterov_is_algorithm_3_and_torch_s_at_every_step(every, momentum):
+def test_delayed_nesterov_is_the_paper_s_update_and_torch_s_at_every_step(every, momentum):
     drawn = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
     optimizer = DelayedNesterov(lr=0.3, momentum=momentum, every=every)
     values = torch.zeros(4)
     state = optimizer.first_dense(values)
     for gradient in drawn:
         optimizer.step(values, state, torch.from_numpy(gradient))
-    np.testing.assert_allclose(values, algorithm_3(drawn, 0.3, momentum, every), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(values, delayed_nesterov(drawn, 0.3, momentum, every), rtol=1e-5, atol=1e-6)
     if every == 1:
         theirs = torch.nn.Parameter(torch.zeros(4))
         nesterov = torch.optim.SGD([theirs], lr=0.3, momentum=momentum, nesterov=momentum > 0)
