@@ -1,5 +1,6 @@
 """Timing runs with up to a hundred thousand workers: speed, age of gradients, and the cost of failures."""
 
+import resource
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -91,6 +92,11 @@ def cost(without: pd.DataFrame, failed: pd.DataFrame) -> pd.DataFrame:
         "steps that one failure costs": longer / STEP,
         "% of the time at the real rate": 100 * longer / (3600 * hours),
     })  # fmt: skip
+
+
+def memory() -> float:
+    """The most memory that this process has had, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def figure(data: pd.DataFrame, column: str, label: str, log: bool = False) -> Figure:

@@ -183,7 +183,7 @@ def test_what_a_readme_names_is_there():
 def test_experiments_lie_beside_their_notebooks():
     """A paper's notebooks lead to each module of its folder, or what explains a verdict names its command; and no paper needs
     another's."""
-    papers = {path.parent for path in (ROOT / "notebooks").glob("*/*.ipynb")} - {ROOT / "notebooks" / "skeletons"}
+    papers = {path.parent for path in (ROOT / "notebooks").glob("[!.]*/*.ipynb")} - {ROOT / "notebooks" / "skeletons"}
     names = {folder.name for folder in papers}
     for folder in papers:
         texts = [*_cells(folder), *(path.read_text() for path in folder.glob("*.py"))]
@@ -227,6 +227,8 @@ def _module(path: Path) -> str:
 def _cells(folder: Path = ROOT / "notebooks") -> Iterator[str]:
     """The code of every notebook's cells."""
     for path in folder.rglob("*.ipynb"):
+        if path.parent.name == ".ipynb_checkpoints":  # JupyterLab's
+            continue
         cells = json.loads(path.read_text())["cells"]
         yield from ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 

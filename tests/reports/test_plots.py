@@ -216,7 +216,7 @@ def test_no_notebook_has_colours_of_its_own_for_protocols():
     )
     folder = Path(__file__).parents[2] / "notebooks"
     found = set()
-    for path in [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]:
+    for path in [*folder.glob("*.ipynb"), *folder.glob("[!.]*/*.ipynb")]:
         code = "".join("".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code")
         found |= {path.stem} if own.search(code) else set()
     assert not found
