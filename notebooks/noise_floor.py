@@ -3,6 +3,8 @@
 Runs of one seed whose starts differ by 2e-7, about two units in the last place, have the same data, the same schedule and the
 same first loss to six digits. What lies between their qualities in the end is chaos that no protocol has earned, and a difference
 between protocols below it is not claimed. The table is kept next to this file, with the commit that made it.
+
+    caption += noise_floor.note(data, "persia")  # of a table of differences
 """
 
 import argparse
@@ -97,27 +99,31 @@ def measure(name: str, of: Iterable[int], starts: int = STARTS) -> pd.DataFrame:
 
 def floor(task: str, metric: str = "auc") -> dict[str, float]:
     """Each protocol's spread, pooled over the seeds; nothing where it was not measured."""
+    if not TABLE.exists():
+        return {}
     kept = pd.read_csv(TABLE).query("task == @task and metric == @metric")
     return kept.groupby("protocol", sort=False)["spread"].agg(lambda of: math.sqrt(np.mean(np.square(of)))).to_dict()
 
 
-def caption(task: str, metric: str = "auc") -> str:
-    """A sentence with the floor, for the caption of a table of differences."""
-    spread = ", ".join(f"{each:.1g} ({protocol})" for protocol, each in floor(task, metric).items())
-    return f"Starts that differ by rounding alone move it by a standard deviation of {spread}; no less is claimed."
+def note(data: pd.DataFrame, task: str, name: str = "auc") -> str:
+    """For the caption of a table of differences in a quality: how the quality by labels agrees with it, and its floor."""
+    sentences = [study.by_labels(data, name)]
+    if spread := floor(task, TASKS[task].metric):
+        each = ", ".join(f"{size:.1g} ({protocol})" for protocol, size in spread.items())
+        sentences.append(f"Starts that differ by rounding alone move it by a standard deviation of {each}.")
+    return "".join(f" {each}" for each in sentences if each)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m notebooks.noise_floor", description=__doc__.splitlines()[0])
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; all by default")
     wanted = parser.parse_args().tasks or [*TASKS]
-    found = [measure(name, seeds.PILOT[:1]).assign(commit=commit()) for name in wanted]
-    if TABLE.exists():
-        kept = pd.read_csv(TABLE)
-        found.insert(0, kept[~kept["task"].isin(wanted)])
-    table = pd.concat(found, ignore_index=True)
-    paths.write_text_atomic(TABLE, table.to_csv(index=False, lineterminator="\n", float_format="%.3g"))
-    print(table.to_string(index=False))
+    for name in wanted:
+        found = measure(name, seeds.PILOT[:1]).assign(commit=commit())
+        kept = pd.read_csv(TABLE) if TABLE.exists() else found.iloc[:0]
+        table = pd.concat([kept[kept["task"] != name], found], ignore_index=True)
+        paths.write_text_atomic(TABLE, table.to_csv(index=False, lineterminator="\n", float_format="%.3g"))
+        print(found.to_string(index=False))
 
 
 if __name__ == "__main__":

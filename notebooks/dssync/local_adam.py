@@ -39,9 +39,11 @@ def job(mode: str, rate: float, seed: int, **shape: int) -> dict:
 def run(places: list[study.Case], **shape: int) -> tuple[pd.DataFrame, list[Run]]:
     """Run the cases and return the rows of claims: the AUC, also minus that of BSP and of one group at the same rate and
     seed."""
-    data, runs = study.run_grid(lambda **case: job(**case, **shape), places, quality="auc")
+    data, runs = study.run_grid(
+        lambda **case: job(**case, **shape), places, quality="auc", best=lambda run: quality.best(run, "clicks")
+    )
     for mode in ("BSP", "one group"):
-        data = study.differences(data, ["quality"], ["rate", "seed"], mode=mode)
+        data = study.differences(data, ["quality", "best"], ["rate", "seed"], mode=mode)
     return data.assign(subject=data["mode"] + ", " + data["rate"].map("{:.2g}".format)), runs
 
 
