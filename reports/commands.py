@@ -36,6 +36,11 @@ def add_to(add: Callable[..., Any]) -> None:
     claims = add("claims", _claims, "show claims with their verdicts, as published and as run here")
     claims("of", nargs="?", default="", metavar="PAPER|ID", help="of one paper or page, or one claim (default all)")
     claims("--failed", action="store_true", help="only those that were judged and did not hold, there or here")
+    claims(
+        "--plan",
+        action="store_true",
+        help="how many seeds find each effect nine times in ten, by the spread of stored runs",
+    )
     claims("--json", action="store_true", help="print them as JSON")
 
 
@@ -66,20 +71,27 @@ def _claims(options: argparse.Namespace) -> None:
     """Print every case with its published verdict and that of this machine's run, and count them."""
     from lib import paths
     from reports import claims
-    from reports.summary_text import FAILURES
 
-    published, here = claims.verdicts_in(paths.reference()), claims.verdicts()
-    known = claims.table(published).set_index(["id", "case"])[["case_verdict", "ours", "low", "high"]]
+    published, here = claims.verdicts(paths.reference()), claims.verdicts()
+    known = claims.table(published).set_index(["id", "case"])[
+        ["word", "share", "share_low", "share_high", "ours", "plan"]
+    ]
     known = known[~known.index.duplicated()].add_suffix(", published")
     table = _chosen(claims.table(here).join(known, on=["id", "case"]), options.of)
     if options.failed:
-        table = table[table[["case_verdict", "case_verdict, published"]].isin(FAILURES).any(axis=1)]
+        bad = (*claims.AGAINST, claims.SHELF)
+        table = table[table[["word", "word, published"]].isin(bad).any(axis=1)]
+    if options.plan:
+        table = table[table["plan, published"].notna() | table["plan"].notna()]
+        table = table.assign(needed=table["plan"].fillna(table["plan, published"]).astype(int))
+        print(table[["id", "case", "seeds", "needed"]].to_string(index=False))
+        return
     if options.json:
         print(table.to_json(orient="records", indent=1))
         return
-    figures = ["ours", "low", "high"] if table["ours"].notna().any() else []
-    shown = table[["id", "kind", "case", *known, "case_verdict", *figures]]
-    shown = shown.rename(columns={"case_verdict, published": "published", "case_verdict": "here"})
+    figures = ["ours", "share"] if table["ours"].notna().any() else []
+    shown = table[["id", "kind", "case", *known.drop(columns="plan, published"), "word", *figures]]
+    shown = shown.rename(columns={"word, published": "published", "word": "here"})
     shown = shown.rename(columns=lambda name: name.removesuffix(", published"))
     print(shown.to_string(index=False, na_rep="", float_format="{:.3g}".format))
     if not options.of and not options.failed:

@@ -14,7 +14,7 @@ from reports.claims.claim import Text
 from reports.markup import rounded
 from reports.quantities import PERCENT, decimals
 
-NUMBER = re.compile(r"\{(?P<claim>[^@:{}]+)(?:@(?P<case>[^:{}]*))?(?P<paper>:paper)?\}")
+NUMBER = re.compile(r"\{(?P<claim>[^@:{}]+)(?:@(?P<case>[^:{}]*))?(?::(?P<what>paper|share))?\}")
 MOST_DIGITS = 3
 
 
@@ -27,13 +27,13 @@ class Headline(Checked):
     """A finding in words."""
 
     text: Text
-    """At most 35 words; {claim}, {claim@case} and {claim:paper} stand for numbers."""
+    """At most 35 words; {claim}, {claim@case}, {claim:paper} and {claim:share} stand for numbers."""
     verdicts: dict[str, Text]
     """The claims that it rests on, each with its verdict when the text was written."""
 
     def outdated(self, found: Mapping[str, Verdict]) -> list[str]:
         """What has changed since it was written, in words."""
-        now = {name: found[name].counted if name in found else "no claim of today" for name in self.verdicts}
+        now = {name: found[name].word if name in found else "no claim of today" for name in self.verdicts}
         return [f"{name}: {then} then, {now[name]} now" for name, then in self.verdicts.items() if now[name] != then]
 
     def filled(self, found: Mapping[str, Verdict]) -> str:
@@ -45,9 +45,15 @@ class Headline(Checked):
         if name not in self.verdicts:
             raise BadHeadline(f"headline {self.text[:40]!r}: {name} has a number there, but no place in its verdicts")
         cases = [case for case in found[name].cases if match["case"] in (None, case.case)]
-        if len(cases) != 1 or (number := cases[0].figure if match["paper"] else cases[0].ours) is None:
+        part = cases[0].part[0] if cases and cases[0].part else None
+        number = (
+            {None: cases[0].ours, "paper": cases[0].figure, "share": part}[match["what"]] if len(cases) == 1 else None
+        )
+        if number is None:
             known = ", ".join(repr(case.case) for case in found[name].cases)
             raise BadHeadline(f"headline {self.text[:40]!r}: {match[0]} stands for no number; cases are {known}")
+        if match["what"] == "share":
+            return f"{100 * number:.3g} %"
         return _written(found[name].claim, cases[0], number)
 
 

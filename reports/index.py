@@ -13,6 +13,7 @@ from typing import Any
 from lib import paths
 from lib.errors import LockstepError
 from reports import claims, runner
+from reports.forest import forest
 from reports.headlines import headline
 from reports.markup import templates, words
 from reports.notebook_output import HOW_TO_READ, verdict_table
@@ -24,17 +25,8 @@ FRONT = "which_protocol"
 """The front page's figure and sentences in the reference: an SVG and a JSON file, which `reports.publish` writes."""
 NO_PAPER = Paper(folder="", name="Across the papers", title="", cite="", asks="")
 """The notebooks that belong to no one paper."""
-KINDS = {
-    "confirmatory": "Papers' confirmatory claims, after Holm",
-    "paper": "All papers' claims, after Holm",
-    "promise": "Our promises",
-    "check": "Checks",
-}
+KINDS = {"paper": "Papers' claims", "estimate": "Estimates", "target": "Our targets", "check": "Checks"}
 """The name of each kind of claim where its verdicts are counted."""
-PARTIAL = {"paper": "the papers' {} claims", "promise": "our {} promises", "check": "{} checks"}
-"""Its name where not all of them are judged."""
-FAILED = ("not replicated", "not kept", "failed")
-"""The verdicts that the front page lists one by one."""
 TRIAL = " The verdicts here are of trials at the profile smoke, which judges nothing; reports/reference has what is published."
 
 
@@ -90,33 +82,21 @@ def sheets(
 
 
 def tallies(verdicts: Sequence[claims.Verdict], papers: str = "papers'") -> list[tuple[str, dict[str, int], str]]:
-    """For each kind of claim its name with the number judged, the number of each verdict, and how many wait."""
+    """For each kind of claim its name, the number of each word, and how many wait."""
     rows = []
     for kind, found in claims.counts(verdicts).items():
         waiting = found.pop("not run", 0)
-        judged, wait = sum(found.values()), "waits for its page" if waiting == 1 else "wait for their pages"
-        name = KINDS[kind]
-        if waiting:
-            name = (
-                f"{judged} of {PARTIAL.get(kind, '').format(judged + waiting)} {'is' if judged == 1 else 'are'} judged"
-            )
-            name += ", after Holm" if kind == "paper" and judged else ""
-        name = name.replace("papers'", papers).replace("Papers'", papers.capitalize())
-        rows.append((name, found, f"{waiting} {wait} to run" if waiting else ""))
+        name = KINDS[kind].replace("Papers'", papers.capitalize())
+        rows.append((name, found, f"{waiting} wait for a run" if waiting else ""))
     return rows
 
 
-def highlights(paper: Paper, verdicts: Sequence[claims.Verdict]) -> list[claims.Verdict]:
-    """The verdicts to know of a paper: on its `highlights`, as far as they are judged; otherwise on two judged claims.
-
-    Claims of the paper come before failures of ours; if none is judged, the unjudged highlights are returned.
-    """
-    found = {each.claim.id: each for each in verdicts if each.claim.folder == paper.folder}
-    named = [found[name] for name in paper.highlights if name in found]
-    judged = [each for each in found.values() if each.verdict != "not run"]
-    first = {each.claim.id: each for each in judged if each.claim.kind == "paper"}
-    first |= {each.claim.id: each for each in failures(judged)}
-    return [each for each in named if each in judged] or [*first.values()][:2] or named
+def chance(verdicts: Sequence[claims.Verdict]) -> str:
+    """How many of the shown effects chance alone would show, and from which runs verdicts were judged again; in sentences."""
+    shown, expected = claims.false_positives(verdicts)
+    words = f"Of {shown} shown effects {expected:.2g} are expected by chance." if shown else ""
+    again = sorted({each.again for each in verdicts if each.again and each.counts})
+    return f"{words} Judged again, by today's rules, from the runs of {', '.join(again)}.".strip() if again else words
 
 
 def _sheet(name: str, title: str, root: str = "", **page: Any) -> str:
@@ -140,7 +120,9 @@ def _front(
         "answer": front.get("answer", []),
         "drawing": front.get("drawing", ""),
         "about": [_linked(each, pages) for each in front.get("about", ())],
-        "failed": [(v, sentence(v)) for name in FAILED for v in verdicts if v.counted == name],
+        "forest": forest([each for each in verdicts if each.counts]),
+        "chance": chance(verdicts),
+        "failed": [(v, sentence(v)) for name in claims.AGAINST for v in verdicts if v.word == name],
         "homeless": sum(v.claim.notebook not in judged for v in verdicts),
     }
 
@@ -161,13 +143,14 @@ def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]
     return {
         "paper": paper,
         "headline": headline(paper.folder, verdicts),
-        "highlights": [(v, sentence(v)) for v in highlights(paper, verdicts)],
+        "forest": forest(verdicts, f" of {paper.name}" if paper.folder else ""),
+        "chance": chance(verdicts),
         "tallies": tallies(verdicts, "the paper's"),
         "how_to_read": HOW_TO_READ,
         "failures": [(v, sentence(v), reason(v)) for v in failed],
         "filters": {
-            "kind": ["all", *counts],
-            "verdict": ["all", *(v for v in claims.VERDICTS if any(v in found for found in counts.values()))],
+            "kind": ["all", "counted", *counts],
+            "verdict": ["all", *(v for v in claims.ALL_WORDS if any(v in found for found in counts.values()))],
         },
         "known": known,
         "judged": judged,
@@ -204,9 +187,7 @@ def build(
         return write_index()
     failed = runner.run_together(chosen, profile, parameters, resume, lambda each: export(each.executed))
     made = {each.name for each in runner.experiments() if each.page.exists()}
-    for (
-        experiment
-    ) in chosen:  # a second time: each has its neighbours now, and the verdicts that Holm's correction counts
+    for experiment in chosen:  # a second time, since each has its neighbours now
         if profile != "smoke" and experiment.executed.exists():
             export(experiment.executed)
         elif experiment.name in made:  # smoke judges nothing

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from reports import claims as _claims
 from reports.claims.dependencies import flatten
-from reports.interval_svg import interval_svg
+from reports.forest import row_picture
 from reports.markup import Fragment, flat, parts, slug
-from reports.quantities import column, label, measured_text, paper_text, plus_minus, seeds_text
+from reports.quantities import column, label, measured_text, paper_text, part_text, plus_minus, seeds_text
 from reports.runner import repeat
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from reports.claims import Verdict
 
 HOW_TO_READ = (
-    "[ ]: 95 % interval of the mean over the seeds; a range is from the least to the greatest run. Pictures: the mark and its "
-    "line are ours, hollow is the paper's value, dashed no effect, the band what satisfies the rule. Seeds, as in “8: tell 0.02, "
-    "margin 1×”: eight of them, which tell an effect of 0.02 nine times in ten, where the rule's edge is at 1×."
+    "[ ]: 95 % interval of the mean over the seeds; of a check, the least and the greatest run. Pictures have one axis: a thin "
+    "line is no effect, the band is 50 to 200 % of the paper's effect, or what an equivalence has to keep. Seeds, as in “8: tell "
+    "12 %”: eight seeds, which tell an effect of 12 % of the paper's nine times in ten."
 )
 
 
@@ -35,10 +35,10 @@ def claims(notebook: str) -> Fragment:
     A page with verdicts leaves this out, since each verdict has its rule.
     """
     mine = _claims.of_notebook(notebook)
-    rows = [[parts().named(claim), claim.place, claim.rule, claim.reason, claim.seeds] for claim in mine]
+    rows = [[parts().named(claim), claim.place, claim.rule, claim.reason, claim.looks[0]] for claim in mine]
     scales = dict.fromkeys((claim.scale["paper"], claim.scale["ours"]) for claim in mine)
     header = ["Claim", "Place", "Rule", "Why so", "Least seeds"]
-    caption = "As this run found them; beside the verdicts stands what git says of when they were written."
+    caption = "As this run found them; git says, next to each verdict, whether its rule is older than its run."
     html = parts().heading("What is claimed") + parts().table(header, rows, caption)
     html += parts().table(["The paper's scale", "Ours"], scales, "Scale: ours is a replication in shape, not in size.")
     return Fragment(html + fitted([notebook]), "claims")
@@ -95,21 +95,22 @@ def table(data: pd.DataFrame, caption: str = "") -> Fragment:
 
 def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
     """Each verdict with its rule, above a row for each of its cases."""
-    groups = []
-    for v in verdicts:
-        kinds = f"k-{v.claim.kind}", "k-confirmatory" * (v.standing == "confirmatory")
-        groups.append((("entry", *kinds, f"v-{slug(v.counted)}"), parts().judged(v), _cases(v)))
-    return parts().entries(["Case", "Ours", "Picture", "The paper", "Seeds"], groups, caption)
+    groups = [
+        (("entry", f"k-{v.claim.kind}", f"v-{slug(v.word)}", *["k-counted"] * v.counts), parts().judged(v), _cases(v))
+        for v in verdicts
+    ]
+    return parts().entries(["Case", "Ours", "Share of the paper's effect", "The paper", "Seeds"], groups, caption)
 
 
 def _cases(verdict: Verdict) -> list[list[Any]]:
-    """A row for each case, with a verdict of its own where there are several; without cases, the paper's figures."""
+    """A row for each case, with a word of its own where there are several; without cases, the paper's figures."""
     claim, cases = verdict.claim, verdict.cases
     if not cases:
         return [[case, "–", "", flat(paper), ""] for case, paper in claim.cases.items() if paper is not None]
     named = [parts().case(case.case, case if len(cases) > 1 else None) for case in cases]
-    texts = (measured_text, interval_svg, paper_text, seeds_text)
-    return [[name, *(text(claim, case) for text in texts)] for name, case in zip(named, cases, strict=True)]
+    shares = [parts().share(part_text(claim, case), row_picture(claim, case)) for case in cases]
+    texts = [(measured_text(claim, case), paper_text(claim, case), seeds_text(claim, case)) for case in cases]
+    return [[name, ours, share, *more] for name, share, (ours, *more) in zip(named, shares, texts, strict=True)]
 
 
 def verdicts(verdicts: Iterable[Verdict]) -> Fragment:

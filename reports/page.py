@@ -51,7 +51,7 @@ def render(executed: str | os.PathLike) -> str:
     nb = nbformat.read(executed, as_version=4)
     facts = nb.metadata.get("lockstep", {})
     name = facts.get("name", executed.stem)
-    verdicts = [each for each in claims.verdicts(name.rpartition("/")[0]) if each.claim.notebook == name]
+    verdicts = [each for each in claims.verdicts() if each.claim.notebook == name]
     _arrange(nb, verdicts)
     page = {
         "title": runner.title(nb) or name,
@@ -109,6 +109,19 @@ def with_navigation(html: str, name: str, shown: Container[str]) -> str:
     """A page with links to its neighbours among the `shown` pages."""
     links = _navigation(name, runner.neighbours(name, shown))
     return re.sub(r'<nav [^>]*class="around".*?</nav>', lambda _: links, html, count=1, flags=re.DOTALL)
+
+
+def with_verdicts(html: str, verdicts: Sequence[claims.Verdict], profile: str) -> str:
+    """A page with its claims' verdicts as they are judged now, in short and in full."""
+    if not verdicts:
+        return html
+    short = str(in_short(verdicts, profile)).replace("<h2>", '<h2 id="in-short">')
+    html = re.sub(
+        r'<section class="short"( role="note")?>.*?</section>', lambda _: short, html, count=1, flags=re.DOTALL
+    )
+    full = notebook_output.verdict_table(verdicts, notebook_output.HOW_TO_READ)
+    entries = r'<div class="table"><table class="entries">.*?</table></div>'
+    return re.sub(entries, lambda _: full, html, count=1, flags=re.DOTALL)
 
 
 def _navigation(name: str, neighbours: Mapping[str, runner.Experiment]) -> str:

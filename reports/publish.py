@@ -1,17 +1,15 @@
 """Publishes results: `reports/reference/` from the reports folder at the laptop profile, and README's generated parts.
 
 The reference has a page for every notebook, the numbers behind its figures, a file for every verdict, and an index. Notebooks
-that were run here replace what was published of them. Pages of other notebooks stay, with their data, verdicts and commit, so
-that a paper can be published alone. A verdict whose claim has another rule by now is withdrawn, and its page says so until its
-next run; its results stay as a pilot, whose spread the new rule is tried on. Everything is put in place or nothing, and equal
-reports give equal bytes. No other module here knows a notebook's code: this one imports `notebooks/compare_figure.py`, for the
-front page.
+that were run here replace what was published of them. Pages of other notebooks stay, with their data and commit, so that a paper
+can be published alone. All verdicts are judged by today's rules from what is stored of the runs, and a page says where its rules
+are younger than its run. Everything is put in place or nothing, and equal reports give equal bytes. No other module here knows a
+notebook's code: this one imports `notebooks/compare_figure.py`, for the front page.
 
     python -m reports.publish
 """
 
 import argparse
-import dataclasses
 import json
 import re
 import shutil
@@ -26,19 +24,16 @@ from lib.command_line import carry_out
 from lib.errors import LockstepError
 from notebooks import compare_figure
 from reports import claims, runner
-from reports.claims import Claim, Verdict
+from reports.claims import Verdict
 from reports.index import FRONT, front, sheets
-from reports.page import LARGEST, render, with_navigation
+from reports.page import LARGEST, render, with_navigation, with_verdicts
 from reports.readme import readme
 from reports.runner import Experiment
-from reports.withdrawn import with_withdrawn
 
 PROFILE = "laptop"
 BY_HAND = ("soak.json", "gpu", "real", "sealed", "pilots")
 """Files of the reference that no notebook makes."""
-NEWER = ("short", "explanations")
-"""Fields of a claim that no rule rests on, and that may be newer than its published run."""
-WAITS = "it waits for a run of its page by the rule of today"
+WAITS = "it waits for a run of its page"
 
 
 class NotPublished(LockstepError, ValueError):
@@ -50,28 +45,34 @@ def publish() -> Path:
     known, target = runner.experiments(), paths.reference()
     run = [experiment for experiment in known if experiment.executed.exists()]
     others = [each for each in known if each not in run and (target / f"{each.name}.html").exists()]
+    shown = [each for each in known if each in run or each in others]
     judged = [each for each in claims.verdicts() if each.claim.notebook in {experiment.name for experiment in run}]
     make = f"`make reproduce PROFILE={PROFILE}`"
     if problems := [*_unfit_notebooks(run), *_unfit_verdicts(judged)]:
         lines = "\n".join(problems)
         raise NotPublished(f"the reports are not those of the {PROFILE} profile; {make} makes them:\n{lines}")
-    if not run:
+    if not shown:
         raise NotPublished(f"nothing has been run; {make} makes what is published")
     paths.check_writable(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".reference-", ignore_cleanup_errors=True) as place:
         stage = Path(place)
-        _copy_others(stage, target, others)
-        for experiment in run:
-            _write_page(stage, experiment, render(experiment.executed), paths.reports())
-        for verdict in judged:
-            _write_record(stage, verdict.claim, paths.reports(), [*dataclasses.asdict(verdict.claim)])
-        shown = [each for each in known if each in run or each in others]
+        fresh = {verdict.claim.id for verdict in judged}
+        for claim in claims.load().values():
+            _copy_record(claims.verdict_file(claim.id, paths.reports() if claim.id in fresh else target), stage)
+        _copy_by_hand(stage, target)
+        verdicts = claims.verdicts(stage, WAITS)
+        for experiment in shown:
+            source = paths.reports() if experiment in run else target
+            page = (target / f"{experiment.name}.html").read_text(encoding="utf-8") if experiment in others else ""
+            mine = [each for each in verdicts if each.claim.notebook == experiment.name]
+            page = with_verdicts(page or render(experiment.executed), mine, PROFILE)
+            _write_page(stage, experiment, page, source)
         names = {each.name for each in shown}
         for name in names:
             page = stage / f"{name}.html"
             _write(page, with_navigation(page.read_text(encoding="utf-8"), name, names))
         _write_front(stage, shown)
-        text = readme(stage, verdicts_of(stage))
+        text = readme(stage, claims.verdicts(stage, WAITS))
         stage.chmod(0o755)  # a temporary folder's 0700 would hide it
         paths.replace_folder(stage, target)
     paths.write_text_atomic(paths.root() / "README.md", text)
@@ -95,34 +96,23 @@ def _unfit_verdicts(verdicts: list[Verdict]) -> Iterator[str]:
     """Why verdicts of notebooks that were run cannot be published."""
     for verdict in verdicts:
         claim = verdict.claim
-        if verdict.verdict == "not run":
+        if verdict.word == "not run":
             yield f"claim {claim.id} was not judged by {claim.notebook}, which was run"
         if verdict.changed:
             yield f"claim {claim.id} was changed since it was judged: {', '.join(verdict.changed)}"
 
 
-def _copy_others(stage: Path, target: Path, others: list[Experiment]) -> None:
-    """Copy pages that were not run here, with withdrawn verdicts marked, and files that no notebook makes."""
-    today = claims.load()
-    published = {verdict.claim.id: verdict.claim for verdict in claims.verdicts_in(target)}
-    valid = {name for name, claim in published.items() if name in today and claim.hash == today[name].hash}
-    for experiment in others:
-        page = (target / f"{experiment.name}.html").read_text(encoding="utf-8")
-        mine = {name for name in valid if published[name].notebook == experiment.name}
-        _write_page(stage, experiment, with_withdrawn(page, mine), target)
-        for name in sorted(mine):
-            _write_record(stage, today[name], target, NEWER)
+def _copy_record(record: Path, stage: Path) -> None:
+    if record.exists():
+        _write(stage / "claims" / record.name, record.read_text(encoding="utf-8"))
+
+
+def _copy_by_hand(stage: Path, target: Path) -> None:
     for name in BY_HAND:
         if (target / name).is_dir():
             shutil.copytree(target / name, stage / name)
         elif (target / name).exists():
             shutil.copy2(target / name, stage / name)
-    for name in sorted(today.keys() & published.keys() - valid):
-        place = claims.verdict_file(name, stage / "pilots")
-        if today[name].kind == "paper" and not place.exists():  # the next rule is tried on its spread
-            record = json.loads(claims.verdict_file(name, target).read_text(encoding="utf-8"))
-            pilot = {"claim": name, "note": "of a verdict by an older rule", "results": record["results"]}
-            _write_json(place, pilot)
 
 
 def _write_page(stage: Path, experiment: Experiment, page: str, source: Path) -> None:
@@ -138,14 +128,6 @@ def _write_page(stage: Path, experiment: Experiment, page: str, source: Path) ->
         _write(stage / place, text)
 
 
-def _write_record(stage: Path, claim: Claim, source: Path, fields: list[str] | tuple[str, ...]) -> None:
-    """Write a verdict's record from `source` with these fields of the claim as they are today."""
-    record = json.loads(claims.verdict_file(claim.id, source).read_text(encoding="utf-8"))
-    today = dataclasses.asdict(claim)
-    record["claim"] |= {name: today[name] for name in fields}
-    _write_json(claims.verdict_file(claim.id, stage), record)
-
-
 def _write_front(folder: Path, experiments: list[Experiment]) -> None:
     """Write the front page's figure and sentences, and the index of what the folder has."""
     note = f" These are the results of the {PROFILE} profile that are kept with the code; a page says of which commit it is."
@@ -153,18 +135,11 @@ def _write_front(folder: Path, experiments: list[Experiment]) -> None:
     if data is not None:
         _write(folder / f"{FRONT}.svg", compare_figure.svg(compare_figure.figure(data)))
         _write_json(folder / f"{FRONT}.json", compare_figure.front(data))
-    html = sheets(experiments, verdicts_of(folder), pages, front(folder), lambda _: [f"profile {PROFILE}"], note)
+    html = sheets(
+        experiments, claims.verdicts(folder, WAITS), pages, front(folder), lambda _: [f"profile {PROFILE}"], note
+    )
     for name, text in html.items():
         _write(folder / name, text)
-
-
-def verdicts_of(folder: Path) -> list[Verdict]:
-    """Every claim of today with the folder's verdict; *not run* where it has none."""
-    found = {verdict.claim.id: verdict for verdict in claims.verdicts_in(folder)}
-    return [
-        found.get(name) or Verdict(claim=claim, verdict="not run", detail=WAITS)
-        for name, claim in claims.load().items()
-    ]
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -59,26 +59,22 @@ def scale(claim: Claim, case: Case) -> Scale:
     else:
         unit = f" {unit}" if unit else ""
     places = decimals([factor * x for x in numbers], factor * half if half else None)
-    while places < 6 and any(_hides_edge(x, case, Scale(factor=factor, decimals=places)) for x in numbers):
-        places += 1
+    edges = claim.margin if isinstance(claim.margin, tuple) else () if claim.margin is None else (claim.margin,)
+    apart = [(factor * x, factor * edge) for x in numbers for edge in edges if x != edge]
+    while places < 6 and any(rounded(x, places) == rounded(edge, places) for x, edge in apart):
+        places += 1  # a number beyond the rule's edge is not written as the edge
     return Scale(factor=factor, decimals=places, unit=unit)
 
 
-def _hides_edge(x: float, case: Case, scale: Scale) -> bool:
-    """Whether a number beyond the rule's edge would be written as the edge itself."""
-    low, high = case.near is not None and x < case.near, case.far is not None and x > case.far
-    return (low and scale.plain(x) == scale.plain(case.near)) or (high and scale.plain(x) == scale.plain(case.far))
-
-
 def measured_text(claim: Claim, case: Case) -> str:
-    """The measured mean with its interval, or with the range of the runs where every run is judged."""
+    """The measured mean with its interval, or with the range of the runs of a check."""
     if case.ours is None:
         return "–"
     written = scale(claim, case)
     if case.low is None or case.high is None or case.low == case.high:
         return written.text(case.ours)
     ends = f"{written.plain(case.low)}, {written.plain(case.high)}"
-    spread = f" (range {ends})" if claim.every else f" [{ends}]"
+    spread = f" (range {ends})" if claim.kind == "check" else f" [{ends}]"
     return written.text(case.ours) + spread if written.unit == "×" else written.plain(case.ours) + spread + written.unit
 
 
@@ -91,22 +87,35 @@ def paper_text(claim: Claim, case: Case) -> str:
     return rounded(number, decimals([number])) + written.unit
 
 
-def rule_text(claim: Claim, case: Case) -> str:
-    """The range that satisfies the rule: at least, at most, or from a number to another."""
-    written = scale(claim, case)
-    near, far = (None if edge is None else number(written.factor * edge) for edge in (case.near, case.far))
-    text = f"{near} to {far}" if None not in (near, far) else f"at least {near}" if far is None else f"at most {far}"
-    return text if text.endswith(" 0") else text + written.unit
+def part_text(claim: Claim, case: Case) -> str:
+    """The share that a case is judged by: of the paper's effect, or of the gain that an equivalence keeps."""
+    if case.part is None:
+        return ""
+    middle, low, high = (100 * x for x in case.part)
+    places = decimals([], (high - low) / 2) if high > low else 0
+    middle, low, high = (rounded(x, min(places, 1)) for x in (middle, low, high))
+    share = f"{middle} % [{low}, {high}]"
+    return (
+        f"keeps {share} of the gain (rule: {100 * (1 - claim.share):g} %)"
+        if claim.frozen
+        else f"{share} of the paper's effect"
+    )
+
+
+def result_text(claim: Claim, case: Case) -> str:
+    """The share with the measured number and the paper's behind it."""
+    numbers = measured_text(claim, case) + (f"; paper: {paper_text(claim, case)}" if case.figure is not None else "")
+    return f"{part} ({numbers})" if (part := part_text(claim, case)) else numbers
 
 
 def seeds_text(claim: Claim, case: Case) -> str:
-    """The number of seeds and, of a paper's claim, the smallest effect that they detect and the rule's edge."""
-    if claim.kind != "paper" or case.least is None:
+    """The number of seeds and, where they were tested, the smallest effect that they tell nine times in ten."""
+    if case.tells is None or not math.isfinite(case.tells):
         return str(case.n)
-    written, edge = scale(claim, case), case.near if claim.sign > 0 else case.far
-    least = written.factor * case.least
-    margin = "" if edge is None else f", margin {rounded(written.factor * edge, decimals([written.factor * edge]))}"
-    return f"{case.n}: tell {rounded(least, decimals([], least))}{margin}{written.unit}"
+    if case.part is not None:
+        return f"{case.n}: tell {100 * case.tells:.2g} %"
+    ratio = claim.effect == "ratio"  # whose effects are logarithms
+    return f"{case.n}: tell {f'{100 * case.tells:.2g} %' if ratio else number(float(f'{case.tells:.2g}'))}"
 
 
 def column(numbers: Iterable[float | None]) -> list[str]:

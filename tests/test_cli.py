@@ -254,10 +254,10 @@ def test_claims_as_json(capsys):
     claims = json.loads(capsys.readouterr().out)
     assert {claim["id"] for claim in claims} >= {"quickstart.gba-auc"}
     assert all("verdict" in claim for claim in claims)
-    assert any(claim["case_verdict, published"] == "replicated" for claim in claims), "what was published stands beside"
+    assert any(claim["word, published"] == "reproduced" for claim in claims), "what was published stands beside"
     assert main(["claims"]) == 0
-    last = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[-3:]]
-    assert last == ["paper", "promise", "check"], "kinds are counted apart"
+    last = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[-4:]]
+    assert last == ["paper", "estimate", "target", "check"], "kinds are counted apart"
 
 
 @pytest.mark.parametrize("of, first", [("gba", "gba."), ("oac/checker", "oac."), ("gba.f6-iota", "gba.f6-iota ")])
@@ -267,11 +267,23 @@ def test_claims_of_a_paper_a_page_or_one(of, first, capsys):
     assert lines and all(line.strip().startswith(first) for line in lines)
 
 
+def test_claims_say_how_many_seeds_find_what_they_seek(capsys):
+    """Published: a paper's 0.674 with logarithms of a deviation of 0.23 needs (1.96 + 1.28)^2 (0.23 / 0.197)^2 = 15 and a few."""
+    assert main(["claims", "gba.t52-slowest", "--plan"]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split() == ["id", "case", "seeds", "needed"] and line.split() == [
+        "gba.t52-slowest",
+        "private",
+        "8",
+        "17",
+    ]
+
+
 def test_claims_that_did_not_hold(capsys):
     assert main(["claims", "--failed", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    bad = {"not replicated", "out of regime", "not kept", "failed", "not reproducible here"}
-    assert found and all({each["case_verdict"], each["case_verdict, published"]} & bad for each in found)
+    bad = {"contradicted", "not comparable", "missed", "failed"}
+    assert found and all({each["word"], each["word, published"]} & bad for each in found)
 
 
 @pytest.mark.parametrize(

@@ -1,70 +1,65 @@
-"""Claims as data: what a paper says, the rule that decides whether it holds here, and the verdict that code gave.
+"""Claims as data: what a paper says, the rule that decides whether it holds in our runs, and the word that code gave.
 
 A claim stands in `notebooks/claims.yaml` or `notebooks/<paper>/claims.yaml`, one item of a list each, written before the run.
-There are three kinds, each with counts of its own: a *paper's* claim, a *promise* of ours, a *check* of what follows by
-construction. One fact is one claim; its tasks or statuses are *cases*, whose names replace {case} in subjects and metrics. All
-cases must hold, and the worst case's verdict is the claim's. Every seed of a case gives one number x:
+There are four kinds: a *paper's* claim; an *estimate*, which is reported with its interval and without a verdict, since no
+number of seeds decides it or the paper has no number; a *target* of the kit's own; a *check* of what follows by construction.
+One fact is one claim; its tasks or settings are *cases*, whose names replace {case} in subjects and metrics. Every seed of a
+case gives one number x:
 
 | effect     | x, per seed                                                          | no effect |
 |------------|----------------------------------------------------------------------|-----------|
 | difference | subject's metric - reference's, of the same seed                     | 0         |
-| ratio      | subject's metric / reference's, of the same seed                     | 1         |
+| ratio      | subject's metric / reference's, of the same seed; by its logarithm   | 1         |
 | value      | subject's metric                                                     | none      |
-| slope      | of the subject's metric over `over` (least squares)                  | 0         |
-| order      | as difference, for each two neighbours of `order`                    | 0         |
+| slope      | of a metric over a column, or over a dial's subjects (least squares) | 0         |
 
-A rule is `x >= margin`, `x <= margin` or, for promises and checks, `|x - target| <= margin`. A paper's claim that states no
-margin has no effect as its margin. Where a case has the paper's number, x must also lie between no effect + e / factor and no
-effect + e * factor, where e is the paper's effect: its number minus no effect. *Parity*: x is not worse than
--share * (best - frozen), where `best` and `frozen` are the means of two subjects and `better` says whether higher or lower is
-better. Means are judged by one-sided t tests at 2.5 %: equivalently, the 95 % t-interval lies beyond the margin. Seeds are
-paired. With `runs: every` every run must satisfy the rule, and no interval is taken.
+With `order` each two neighbours are compared. The mean over seeds has a t-interval of 95 %. Where a case has the paper's
+number, x is judged as a *share of the paper's effect*, the paper's number minus no effect. Without one, x must lie beyond no
+effect or beyond the margin. With `frozen`, a claim is an *equivalence*, judged by the share that the subject keeps of what the
+reference gains over a frozen model: the reference is shown above frozen, the interval of the share kept lies above 1 - `share`,
+and a planted control, which loses about two margins by construction, is shown beyond the margin in the same runs.
 
-| a paper's claim | when                                                                                            |
-|-----------------|-------------------------------------------------------------------------------------------------|
-| replicated      | x satisfies the rule: direction and, where the paper has a number, size                         |
-| parity          | not worse by more than the margin; *measurably worse* is added where it is worse at all. A      |
-|                 | `loser`, a mode that loses in the paper, must be worse by more than the margin: otherwise       |
-|                 | these runs cannot detect a loss, and the verdict is inconclusive                                |
-| direction only  | x is beyond no effect, on the rule's side, but not shown to satisfy the rule                    |
-| not replicated  | x is shown to miss the rule, and not shown to have its direction                                |
-| out of regime   | the same, where a column that the claim names is more than 4 times from what the paper has      |
-|                 | there, and the effect that a trend predicts at the paper's place is unknown or satisfies it     |
-| not reproducible here | by declaration: the paper's figure rests on another system's code; ours is shown          |
-| inconclusive    | neither, or seeds are too few, or a metric is not finite                                        |
+| a case         | when                                                                                             |
+|----------------|--------------------------------------------------------------------------------------------------|
+| reproduced     | the direction is shown and, where the paper has a number, 50 to 200 % of its effect; or equivalent |
+| other size     | the direction is shown, the size is not: smaller, larger or open                                 |
+| contradicted   | the other direction is shown; or less than half of the paper's effect without a direction, or    |
+|                | below a tenth of it; or the margin is shown to be missed                                         |
+| undecided      | none of these: the number of seeds that would decide is printed                                  |
+| not comparable | contradicted where a column of the regime is more than 4 times from the paper's; or, by          |
+|                | declaration, the figure rests on another system. Shown in grey and not counted as a finding      |
 
-A promise is *kept*, *not kept* or *inconclusive*, a check *passed* or *failed*. Any claim may be *refused*: a paper's results of
-other seeds than `lib/seeds.py` keeps for verdicts, parity without a frozen subject, and a fitted result. A case that a record of
-`calibrations.yaml` covers is *calibrated* and decides nothing; a claim that has only such cases is refused. A record says what
-a constant was fitted to. *Not run*: no verdict of this contract is stored.
+A claim whose cases differ is *mixed* (k of n) where some are shown, *other size* where all directions are shown, and
+contradicted where none is shown and one is contradicted. A target is *met* where its interval, or its single run, lies where
+the rule says, and otherwise *missed*; a check *passed* where every run does, and otherwise *failed*. *Refused*: results of
+seeds that served for tuning, subjects that are missing, or a fitted result. A case that a record of `calibrations.yaml` covers
+is *calibrated* and decides nothing. *Not run*: nothing is stored.
 
-A paper's headline counts verdicts after Holm's correction over the p of all its judged claims: a positive verdict whose adjusted
-p is above 2.5 % counts as inconclusive. A claim's p is the largest of its cases', each of the test that its verdict stands for.
+With two numbers of seeds a claim may be looked at twice: the level of 5 % is split between both looks (O'Brien and Fleming).
+`lockstep claims --plan` says from a pilot's spread how many seeds find the paper's effect nine times in ten; it is asked before
+a rule is committed. `tests/reports/trial.py` tries a rule before it judges: the paper's own numbers with the pilot's spread
+must be *reproduced*, a broken mode must not.
 
-`tests/reports/trial.py` tries a paper's claim before it judges, with the spread of a pilot or of its published verdict: the
-paper's own numbers must pass the rule, the control must fail it, and the seeds must suffice to detect what decides.
+Claims of papers that are counted were judged on sealed seeds (`sealed_runs.py`) and follow from no formula (`foreseen`). In
+place of a correction, a paper's page says how many of its shown effects chance alone would show.
 
-A verdict is *confirmatory* where the claim says so, or where it comes from a sealed run (`sealed_runs.py`) whose commits had the
-rule; confirmatory verdicts are counted first. A result that a formula gives beforehand is *foreseen*, and stays so after any run.
-
-A verdict is stored with what it rests on (rule, settings, the metrics' code), so that a page says what has changed since which
-run, and with the commits of its runs, in which git must find the rule. Its remarks say where the margin is finer than the
-modelled clock's error, and where a failure to replicate is still unexplained.
+What the runs gave is stored, with what it rests on (rule, settings, the metrics' code) and the commits of its runs, in which
+git must find the rule. It is judged by today's rule whenever it is read: where the rule has changed since, the verdict says
+from which runs it was judged again.
 """
 
 from lib.seeds import judging, tuning
 from reports.claims.claim import BadClaim, Claim
-from reports.claims.judge import ELSEWHERE, HOLDS, OUT, OUTCOMES, VERDICTS, Case, Verdict, differs, judge
+from reports.claims.judge import AGAINST, ALL_WORDS, REPRODUCED, SHELF, SHOWN, WORDS, Case, Verdict, differs, judge
 from reports.claims.loading import calibrations, load, of_notebook
-from reports.claims.statistics import holm, interval, one_sided_p
+from reports.claims.statistics import interval, one_sided_p, seeds_for
 from reports.claims.stored_verdicts import (
     counts,
+    false_positives,
     record,
     results,
-    stored_verdict,
     table,
     tally,
     verdict_file,
     verdicts,
-    verdicts_in,
 )

@@ -17,7 +17,7 @@ class FittedResult(Checked):
 
     def covers(self, comparison: Comparison) -> bool:
         """Whether the comparison matches, whichever of the two subjects is named first."""
-        pair, patterns = (comparison.subject, comparison.reference or ""), (self.subject, self.reference or "")
+        pair, patterns = (comparison.subject or "", comparison.reference or ""), (self.subject, self.reference or "")
         matches = any(all(map(fnmatchcase, order, patterns)) for order in (pair, pair[::-1]))
         return matches and fnmatchcase(comparison.metric, self.metric)
 

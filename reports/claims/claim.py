@@ -3,8 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import math
-import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -13,8 +11,7 @@ from annotated_types import Gt, Le, Predicate
 from lib.errors import BadField, LockstepError
 from lib.options.checked import Checked, Count, Finite
 
-NEUTRAL = {"difference": 0.0, "ratio": 1.0, "value": None, "slope": 0.0, "order": 0.0}
-LEAST_SEEDS, LEAST_FOR_PARITY, FACTOR = 5, 8, 2.0
+LEAST_SEEDS, LEAST_FOR_EQUIVALENCE = 5, 8
 CASE = "{case}"
 Text = Annotated[str, Predicate(str.strip)]
 Figure = Annotated[float, Finite]
@@ -26,7 +23,7 @@ class BadClaim(LockstepError, ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Explanation(Checked):
-    """A possible reason why a claim was not replicated, and the result of testing it."""
+    """A possible reason why a claim was not reproduced, and the result of testing it."""
 
     changed: Text
     """What the test changed."""
@@ -41,15 +38,16 @@ class Comparison:
     case: str
     paper: float | str | None
     metric: str
-    subject: str
+    subject: str | None
     reference: str | None
-    best: str | None
     frozen: str | None
-    loser: str | None
+    control: str | None
+    dial: tuple[str, ...] = ()
+    """In place of a subject, those along a dial."""
 
     @property
     def subjects(self) -> list[str]:
-        names = (self.subject, self.reference, self.best, self.frozen, self.loser)
+        names = (self.subject, *self.dial, self.reference, self.frozen, self.control)
         return [name for name in names if name is not None]
 
 
@@ -58,21 +56,19 @@ class Claim(Checked):
     """One claim, checked when it is made. In names of subjects and metrics, {case} stands for each case's name."""
 
     id: Text
-    """Its name everywhere, as in EXPERIMENTS.md."""
+    """Its name everywhere."""
     notebook: Text
-    """The notebook beside the file, which judges the claim."""
+    """The notebook next to the file, which judges the claim."""
     sentence: Text
     """What is claimed, in our words."""
-    short: Text | None = None
-    """A sentence for *In short*; {ours}, {interval} and {paper} are replaced by measured and paper's numbers."""
     place: Text
     """Where the paper says it."""
-    kind: Literal["paper", "promise", "check"]
-    """The paper's claim, a promise of ours, or a check of what follows by construction."""
-    standing: Literal["confirmatory", "after a pilot", "exploratory", "foreseen"] | None = None
-    """Of a paper's claim: whether its rule was written before any look at results. Foreseen: a formula gives the result, so that
-    no seeds confirm it."""
-    effect: Literal["difference", "ratio", "value", "slope", "order"]
+    kind: Literal["paper", "estimate", "target", "check"]
+    """The paper's claim; a number that is reported without a verdict; a target of the kit; a check of what follows by
+    construction."""
+    foreseen: bool = False
+    """Of a paper's claim: a formula gives the result, so that no seeds confirm it and it is not counted."""
+    effect: Literal["difference", "ratio", "value", "slope"]
     """How each seed's results give one number."""
     metric: Text
     """The column of the results that is compared."""
@@ -81,138 +77,128 @@ class Claim(Checked):
     reference: Text | None = None
     """What the subject is compared with."""
     order: tuple[Text, ...] = ()
-    """Of an order: the subjects, the largest metric first; with the relation <=, the smallest first."""
-    over: Text | None = None
-    """The column that a slope is taken over."""
+    """In place of both, subjects of which each two neighbours are compared, the largest metric first; with <= the smallest."""
+    over: Text | dict[str, Figure] | None = None
+    """Of a slope: the column that it is taken over, or, in place of a subject, each subject with its place on the dial."""
     cases: dict[str, Figure | Text | None] = dataclasses.field(default_factory=dict)
-    """Tasks or statuses of the one fact, each with the paper's figure: a number is judged by size too, a text is only shown."""
-    relation: Literal[">=", "<=", "within", "parity"]
-    """>=, <=, within or parity."""
-    margin: Figure | None = None
-    """The rule's boundary."""
-    target: Figure | None = None
-    """What `within` is measured from."""
-    factor: Annotated[float, Gt(1), Finite] | None = None
-    """How many times larger or smaller than the paper's effect ours may be; 2 by default where the paper has a number."""
+    """Tasks or settings of the one fact, each with the paper's figure: a number is judged by size too, a text is only shown."""
+    relation: Literal[">=", "<=", "within"]
+    """Whether the metric is claimed to be large or small; within is for targets and checks."""
+    margin: Figure | tuple[Figure, Figure] | None = None
+    """The rule's edge, two for within; of a paper's claim without one, no effect or half of the paper's number."""
     share: Annotated[float, Gt(0), Le(0.1)] | None = None
-    """Of parity: the margin as a share of the possible loss, best minus frozen."""
-    better: Literal["higher", "lower"] | None = None
-    """Of parity: which way is better."""
-    best: Text | None = None
-    """Of parity: the subject with the full quality."""
+    """Of an equivalence: the share of the reference's gain that may be lost."""
     frozen: Text | None = None
-    """Of parity: the subject that has lost it: a model that stopped training; for a throughput, the slow mode."""
-    loser: Text | None = None
-    """Of parity: a mode that loses in the paper. Unless the same runs show that it misses the margin, they cannot detect a loss,
-    and parity is inconclusive."""
-    control: Figure | dict[str, Figure] | None = None
-    """The effect of a mode that loses, or of an untrained model; no effect by default. By case where they differ, as are all the
-    figures below."""
-    papers: dict[str, Figure] = dataclasses.field(default_factory=dict)
-    """The paper's effect where its figure in `cases` is a text: the rule is tried on it, and judges no size."""
-    shares: bool = False
-    """`control` and `papers` are shares of the reference's metric, since the paper's scale is another."""
+    """Of an equivalence: the subject without the gain: a model that stopped training; for a throughput, the slow mode."""
+    control: Text | None = None
+    """Of a paper's equivalence: the planted control, which loses about two margins by construction."""
+    broken: Figure | None = None
+    """Of a paper's value: what a broken mode has, on which the rule is tried."""
     regime: dict[str, Figure | dict[str, Figure]] = dataclasses.field(default_factory=dict)
     """Columns of the results that can decide the outcome, each with the paper's figure."""
-    foretold: dict[str, Figure] = dataclasses.field(default_factory=dict)
-    """The effect that a trend over such a column predicts at the paper's figure."""
     elsewhere: Text | None = None
-    """Another system's code or machines on which the paper's figures rest: the claim is not reproducible here."""
-    runs: Literal["mean", "every"] = "mean"
-    """Whether the interval of the runs' mean must satisfy the rule, or every run; of a check always every run."""
+    """Another system on which the paper's figures rest: the claim is not comparable."""
     modelled: bool = False
-    """Whether the metric is of the modelled clock, whose error 94_fidelity measures."""
+    """Whether the metric is of simulated time, whose error 94_fidelity measures."""
     reason: Text
-    """Why this margin, factor or share."""
-    seeds: Count = 1
-    """The least number of seeds for a verdict."""
+    """Why this margin or share."""
+    seeds: Count | tuple[Count, Count] = 1
+    """The least number of seeds for a verdict; two numbers are two looks, between which the level is split."""
     scale: dict[str, Text]
     """`paper`: the paper's scale; `ours`: ours."""
     explanations: tuple[Explanation, ...] = ()
     """Reasons that were tested where the claim did not hold."""
 
     def __post_init__(self):
-        for wrong, name, problem in (*self._faults_of_kind(), *self._faults_of_effect(), *self._faults_of_relation()):
+        for wrong, name, problem in (*self._faults_of_kind(), *self._faults_of_effect(), *self._faults_of_rule()):
             if wrong:
                 raise BadField("claim", (name,), f": {problem}")
 
     def _faults_of_kind(self) -> Iterator[tuple[bool, str, str]]:
         """What would make the claim impossible to judge or to fail: whether it applies, the field, and what is right."""
-        paper, parity = self.kind == "paper", self.relation == "parity"
-        least = LEAST_FOR_PARITY if parity else LEAST_SEEDS
-        why = "within a margin" if parity else "at all"
-        yield paper and self.standing is None, "standing", "is missing"
-        yield not paper and self.standing is not None, "standing", "only a paper's claim has one"
-        yield paper and self.seeds < least, "seeds", f"must be {least} or more, for an interval {why}"
-        yield self.kind == "check" and self.seeds > 1, "seeds", "a check has no least number: every run must pass"
-        right = "a paper's claim is about means; what every run keeps to is a check"
-        yield paper and self.runs == "every", "runs", right
-        right = "a paper's number is judged by >= or <= and a factor, sameness by parity"
-        yield paper and self.relation == "within", "relation", right
-        yield not paper and bool(self.factor), "factor", "is for a paper's claim"
+        paper, equivalence = self.kind == "paper", self.frozen is not None
+        least = LEAST_FOR_EQUIVALENCE if equivalence else LEAST_SEEDS
+        why = "within a margin" if equivalence else "at all"
+        yield paper and self.looks[0] < least, "seeds", f"must be {least} or more, for an interval {why}"
+        yield self.looks[0] > self.looks[-1], "seeds", "the second look has more seeds than the first"
+        yield self.kind == "check" and self.seeds != 1, "seeds", "a check has no least number: every run must pass"
         yield {*self.scale} != {"paper", "ours"}, "scale", "must have exactly 'paper' and 'ours'"
-        left = re.sub(r"\{(ours|interval|paper)\}", "", self.short or "")
-        yield bool(re.search("[{}]", left)), "short", "{ours}, {interval} and {paper} are all that is filled in"
-        cases = {each.case for each in self.comparisons}
-        for name in ("control", "papers", "regime", "foretold", "elsewhere"):
-            value = getattr(self, name)
-            yield not paper and bool(value), name, "is for a paper's claim"
-            by_case = value.values() if name == "regime" else [value]
-            strange = {case for each in by_case if isinstance(each, dict) for case in each} - cases
-            yield bool(strange), name, f"no case is called {', '.join(map(repr, sorted(strange)))}"
+        for name in ("foreseen", "control", "regime", "elsewhere", "broken"):
+            yield not paper and getattr(self, name) not in (None, False, {}), name, "is for a paper's claim"
+        by_case = [
+            set(each) - {c.case for c in self.comparisons} for each in self.regime.values() if isinstance(each, dict)
+        ]
+        strange = sorted(set().union(*by_case))
+        yield bool(strange), "regime", f"no case is called {', '.join(map(repr, strange))}"
 
     def _faults_of_effect(self) -> Iterator[tuple[bool, str, str]]:
-        order = self.effect == "order"
+        slope, dial = self.effect == "slope", isinstance(self.over, dict)
         wanted = {
-            "reference": self.effect in ("difference", "ratio"),
-            "over": self.effect == "slope",
-            "subject": not order,
+            "reference": self.effect in ("difference", "ratio") and not self.order,
+            "over": slope,
+            "subject": not self.order and not dial,
         }
         for name, needed in wanted.items():
             right = f"{'is missing from' if needed else 'has no place in'} a claim of effect {self.effect!r}"
             yield needed == (getattr(self, name) is None), name, right
-        yield order != (len(self.order) > 1), "order", "two subjects or more, where the effect is an order"
+        ordered = self.effect in ("difference", "ratio") and len(self.order) > 1
+        yield bool(self.order) and not ordered, "order", "two subjects or more, of a difference or a ratio"
         distinct = {dataclasses.replace(each, case="", paper=None) for each in self.comparisons}
         yield len(distinct) < len(self.comparisons), "cases", f"must differ: write {CASE} where their names belong"
-        for name, paper in self.cases.items() if self.relation != "parity" else ():
-            if not isinstance(paper, (int, float)):
-                continue
-            right = f"a {self.effect} has no size that could be judged; write {name}'s figure as text"
-            yield self.neutral is None or order, "cases", right
-            away = self.sign * (paper - (self.neutral or 0.0)) <= 0
-            yield away, "cases", f"{name}'s {paper:g} is not on the side of {self.relation}"
-            yield self.margin is not None, "margin", "the paper's numbers say what is enough; leave it out"
+        judged = self.kind == "paper" and self.frozen is None
+        for name, paper in self.cases.items() if judged else ():
+            if isinstance(paper, (int, float)):
+                right = f"a value has no effect whose size could be judged; write {name}'s figure as text"
+                yield self.effect == "value" or bool(self.order), "cases", right
+                yield self.effect == "ratio" and paper <= 0, "cases", f"{name}'s {paper:g} is no ratio"
+                away = self.effect != "value" and self.sign * (paper - self.neutral) <= 0
+                yield away, "cases", f"{name}'s {paper:g} is not on the side of {self.relation}"
+                yield self.margin is not None, "margin", "the paper's numbers say what is enough; leave it out"
 
-    def _faults_of_relation(self) -> Iterator[tuple[bool, str, str]]:
-        parity, within, margin = self.relation == "parity", self.relation == "within", self.margin
-        yield self.loser is not None and (not parity or self.every), "loser", "only a parity of means has one"
-        for name in ("share", "better", "best", "frozen"):
-            right = "is missing: parity needs it" if parity else "only parity has one"
-            yield parity == (getattr(self, name) is None), name, right
-        right = "parity is of a difference, and its margin is the share of best less frozen"
-        yield parity and (self.effect != "difference" or margin is not None), "effect", right
-        right = "is missing from 'within'" if within else "only 'within' has one"
-        yield within == (self.target is None), "target", right
-        needed = not parity and (self.kind != "paper" or self.neutral is None)
-        yield needed and margin is None, "margin", "is missing; what is judged needs it"
-        if margin is None:
+    def _faults_of_rule(self) -> Iterator[tuple[bool, str, str]]:
+        paper, equivalence, within = self.kind == "paper", self.frozen is not None, self.relation == "within"
+        yield (
+            equivalence == (self.share is None),
+            "share",
+            "is missing" if equivalence else "only an equivalence has one",
+        )
+        right = "an equivalence is of a difference, and its margin is a share of what the reference gains over frozen"
+        yield equivalence and (self.effect != "difference" or self.margin is not None or within), "effect", right
+        right = "is missing: an equivalence needs a planted control" if equivalence else "only an equivalence has one"
+        yield paper and equivalence == (self.control is None), "control", right
+        yield paper and within, "relation", "a paper's number is judged by >= or <=, sameness with a frozen model"
+        value = paper and self.effect == "value"
+        yield value == (self.broken is None), "broken", "a paper's value needs one, and nothing else has it"
+        needed = not equivalence and (self.kind in ("target", "check") or value)
+        yield needed and self.margin is None, "margin", "is missing; what is judged needs it"
+        if self.margin is None:
             return
-        yield self.effect == "order", "margin", "an order has none"
-        cannot_fail = (within or self.effect == "ratio") and margin <= 0
-        yield cannot_fail, "margin", "must be greater than 0: such a rule cannot fail"
-        behind = self.kind == "paper" and self.neutral is not None and self.sign * (margin - self.neutral) < 0
-        right = "lies on the other side of no effect: that is parity, with its share of best less frozen"
-        yield behind, "margin", right
+        yield within != isinstance(self.margin, tuple), "margin", "is two numbers for within, otherwise one"
+        edges = self.margin if isinstance(self.margin, tuple) else (self.margin,)
+        yield (
+            within and edges[0] >= edges[-1],
+            "margin",
+            "must be from the smaller number to the larger: such a rule cannot pass",
+        )
+        yield self.effect == "ratio" and min(edges) <= 0, "margin", "must be greater than 0: such a rule cannot fail"
+        yield bool(self.order), "margin", "an order has none"
+        behind = paper and not value and self.sign * (edges[0] - self.neutral) < 0
+        yield behind, "margin", "lies on the other side of no effect: that is an equivalence, with its share and frozen"
 
     @property
-    def neutral(self) -> float | None:
-        """The value of x that is no effect."""
-        return NEUTRAL[self.effect]
+    def neutral(self) -> float:
+        """The value of x that is no effect; a value has none, and is measured from 0."""
+        return 1.0 if self.effect == "ratio" else 0.0
 
     @property
     def sign(self) -> int:
         """1 where the claim says that x is large, -1 where it says that x is small."""
-        return -1 if self.relation == "<=" or self.better == "lower" else 1
+        return -1 if self.relation == "<=" else 1
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of seeds at which the results may be judged."""
+        return self.seeds if isinstance(self.seeds, tuple) else (self.seeds,)
 
     @property
     def comparisons(self) -> list[Comparison]:
@@ -221,33 +207,19 @@ class Claim(Checked):
 
     def _case(self, case: str, paper: float | str | None) -> Iterator[Comparison]:
         pairs = list(zip(self.order, self.order[1:], strict=False)) or [(self.subject, self.reference)]
-        for pair in pairs:
-            names = dict(zip(("subject", "reference"), pair, strict=True))
-            names |= {"metric": self.metric, "best": self.best, "frozen": self.frozen, "loser": self.loser}
+        for subject, reference in pairs:
+            names = {"subject": subject, "reference": reference, "metric": self.metric}
+            names |= {"frozen": self.frozen, "control": self.control}
             names = {name: text and text.replace(CASE, case) for name, text in names.items()}
-            sign = "<" if self.sign < 0 else ">"
-            shown = f"{names['subject']} {sign} {names['reference']}" if self.order else case
-            yield Comparison(case=shown, paper=paper, **names)
-
-    def band(self, paper: float | str | None, lost: float = 0.0) -> tuple[float, float]:
-        """The range in which a case's effect satisfies the rule; `lost` is the possible loss of a parity."""
-        if self.relation == "within":
-            return self.target - self.margin, self.target + self.margin
-        near, far = self.neutral if self.margin is None else self.margin, self.sign * math.inf
-        if self.relation == "parity":
-            near = -self.sign * self.share * lost
-        elif isinstance(paper, (int, float)):
-            effect, factor = paper - self.neutral, self.factor or FACTOR
-            near, far = self.neutral + effect / factor, self.neutral + effect * factor
-        return min(near, far), max(near, far)
+            shown = f"{names['subject']} {'<' if self.sign < 0 else '>'} {names['reference']}" if self.order else case
+            dial = tuple(self.over) if isinstance(self.over, dict) else ()
+            yield Comparison(case=shown, paper=paper, dial=dial, **names)
 
     @property
     def hash(self) -> str:
-        """A hash of the rule: of all fields but reasons, scales, what the rule is tried on, and later explanations."""
-        left_out = ("place", "reason", "scale", "explanations", "short", "control", "papers", "shares")
-        younger = ("regime", "foretold", "elsewhere", "loser")  # fields that older claims' hashes do not have
+        """A hash of the rule: of all fields but places, reasons, scales, what the rule is tried on, and later explanations."""
+        left_out = ("place", "reason", "scale", "explanations", "broken")
         rule = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
-        rule = {name: value for name, value in rule.items() if value or name not in younger}
         return hashlib.sha256(json.dumps(rule, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
     @property
@@ -255,26 +227,25 @@ class Claim(Checked):
         """The rule as a reader would write it."""
         first, *others = self._case("…", None)
         metric = first.metric
-        if self.effect == "order":
+        if self.order:
             return f"{metric}: {'; '.join(each.case for each in (first, *others))}"
-        x = f"slope of {metric} over {self.over}" if self.effect == "slope" else metric
-        x = f"{x}({first.subject})"
+        over = ", ".join(self.over) if isinstance(self.over, dict) else self.over
+        x = f"slope of {metric} over {over}" if self.effect == "slope" else metric
+        x += f"({first.subject})" if first.subject else ""
         if first.reference is not None:
             x += f" {'/' if self.effect == 'ratio' else '−'} {metric}({first.reference})"
-        if self.relation == "parity":
-            share = f"{100 * self.share:g} % of {metric}({first.best}) − {metric}({first.frozen})"
-            return f"{x}: worse by at most {share}" + (f", and {first.loser} by more" if first.loser else "")
-        if self.relation == "within":
-            return f"{x} = {self.target:g} ± {self.margin:g}"
-        x += f" {'≥' if self.sign > 0 else '≤'} {self.neutral if self.margin is None else self.margin:g}"
+        if self.kind == "estimate":
+            return f"{x}: reported, without a verdict"
+        if self.frozen:
+            kept = f"keeps {100 * (1 - self.share):g} % of {metric}({first.reference}) − {metric}({first.frozen})"
+            return f"{x}: {kept}" + (f", and {first.control} does not" if first.control else "")
+        if isinstance(self.margin, tuple):
+            x += f" from {self.margin[0]:g} to {self.margin[1]:g}"
+        else:
+            x += f" {'≥' if self.sign > 0 else '≤'} {self.neutral if self.margin is None else self.margin:g}"
         if any(isinstance(paper, (int, float)) for paper in self.cases.values()):
-            x += f", and the effect within a factor of {self.factor or FACTOR:g} of the paper's"
-        return x + (" in every run" if self.every else "")
-
-    @property
-    def every(self) -> bool:
-        """Whether every run must satisfy the rule, instead of their mean."""
-        return self.runs == "every" or self.kind == "check"
+            x += ", and the effect is 50 to 200 % of the paper's"
+        return x + (" in every run" if self.kind == "check" else "")
 
     @property
     def folder(self) -> str:

@@ -1,44 +1,61 @@
-"""From a table of results to one case's numbers: the effect of every seed, and the largest possible loss."""
+"""From results to one case's numbers: the effect of every seed, and what the reference gains over a frozen model."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from lib.errors import nearest, unknown
 from reports.claims.claim import BadClaim, Claim, Comparison
 
-if TYPE_CHECKING:
-    import pandas as pd
+Rows = list[Mapping[str, Any]]
+"""A mapping for every run: subject, seed and the metrics."""
 
 
-def per_seed(claim: Claim, each: Comparison, results: pd.DataFrame, subject: str | None) -> dict[int, float]:
-    """One number for every seed of the subject: its metric, or the metric's slope."""
-    import numpy as np
-
-    if subject is None:
+def per_seed(claim: Claim, each: Comparison, rows: Rows, subject: str | None) -> dict[int, float]:
+    """One number for every seed of the subject: its metric, or the metric's slope over a column or a dial."""
+    if subject is None and not isinstance(claim.over, dict):
         return {}
-    for column in filter(None, ("subject", "seed", each.metric, claim.over)):
-        if column not in results.columns:
-            raise BadClaim(f"claim {claim.id!r}: the results have no column {column!r}; {nearest(column, results)}")
-    rows = results[results["subject"] == subject]
-    if rows.empty:
-        raise unknown(f"subject of claim {claim.id!r}:", subject, results["subject"].astype(str).unique())
+    columns = dict.fromkeys(name for row in rows for name in row)
+    over = claim.over if isinstance(claim.over, str) else None
+    for column in filter(None, ("subject", "seed", each.metric, over)):
+        if column not in columns:
+            raise BadClaim(f"claim {claim.id!r}: the results have no column {column!r}; {nearest(column, columns)}")
+    dial = claim.over if isinstance(claim.over, dict) else {subject: None}
+    known = dict.fromkeys(str(row["subject"]) for row in rows)
+    if missing := [name for name in dial if name not in known]:
+        raise unknown(f"subject of claim {claim.id!r}:", str(missing[0]), known)
+    points: dict[int, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row["subject"] in dial:
+            x = float(row[over]) if over else dial[row["subject"]]
+            points.setdefault(int(row["seed"]), []).append((x, _number(row.get(each.metric))))
     numbers = {}
-    for seed, group in rows.groupby("seed"):
-        place = f"claim {claim.id!r}: {subject!r}, seed {seed}"
-        y = group[each.metric].to_numpy(dtype=float)
-        if claim.effect != "slope":
-            if len(y) > 1:
-                raise BadClaim(f"{place}: one result is expected, not {len(y)}")
-            numbers[int(seed)] = float(y[0])
-            continue
-        x = group[claim.over].to_numpy(dtype=float)
-        if len(np.unique(x)) < 2:
-            raise BadClaim(f"{place}: a slope needs two values of {claim.over!r}")
-        x = x - x.mean()
-        numbers[int(seed)] = float((x * (y - y.mean())).sum() / (x * x).sum())
+    for seed, found in points.items():
+        place = f"claim {claim.id!r}: {subject or 'its dial'!r}, seed {seed}"
+        if claim.effect == "slope":
+            if len({x for x, _ in found}) < 2:
+                raise BadClaim(f"{place}: a slope needs two values of {over or 'its dial'!r}")
+            numbers[seed] = slope(found)
+        elif len(found) > 1:
+            raise BadClaim(f"{place}: one result is expected, not {len(found)}")
+        else:
+            numbers[seed] = found[0][1]
     return numbers
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def slope(points: Iterable[tuple[float, float]]) -> float:
+    """The least-squares slope of points (x, y)."""
+    points = list(points)
+    middle = math.fsum(x for x, _ in points) / len(points)
+    mean = math.fsum(y for _, y in points) / len(points)
+    above = math.fsum((x - middle) * (y - mean) for x, y in points)
+    return above / math.fsum((x - middle) ** 2 for x, _ in points)
 
 
 def effects(claim: Claim, mine: dict[int, float], theirs: dict[int, float]) -> dict[int, float]:
@@ -51,13 +68,17 @@ def effects(claim: Claim, mine: dict[int, float], theirs: dict[int, float]) -> d
     return {seed: mine[seed] - theirs[seed] for seed in shared}
 
 
-def possible_loss(claim: Claim, each: Comparison, results: pd.DataFrame) -> float:
-    """By how much the mean of `best` is better than that of `frozen`; 0 for a claim that is no parity."""
-    if each.best is None:
-        return 0.0
-    best, frozen = (mean(per_seed(claim, each, results, name)) for name in (each.best, each.frozen))
-    return claim.sign * (best - frozen)
+def scaled(claim: Claim, x: float) -> float:
+    """An effect from no effect on, upwards where the claim says so; of a ratio its logarithm."""
+    if claim.effect == "ratio":
+        return claim.sign * math.log(x) if 0 < x < math.inf else math.nan
+    return claim.sign * x
 
 
-def mean(numbers: dict[int, float]) -> float:
+def natural(claim: Claim, x: float) -> float:
+    """The effect of which `scaled` makes this."""
+    return math.exp(claim.sign * x) if claim.effect == "ratio" else claim.sign * x
+
+
+def mean(numbers: Mapping[int, float]) -> float:
     return math.fsum(numbers.values()) / len(numbers) if numbers else math.nan

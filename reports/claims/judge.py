@@ -11,23 +11,34 @@ from lib.errors import nearest
 from lib.seeds import BLOCK, JUDGING, SEALED
 from reports.claims.calibration import Calibration
 from reports.claims.claim import BadClaim, Claim, Comparison
-from reports.claims.effects import effects, mean, per_seed, possible_loss
-from reports.claims.statistics import LEVEL, interval, one_sided_p, smallest_effect
+from reports.claims.effects import Rows, effects, mean, natural, per_seed, scaled
+from reports.claims.statistics import MOST_SEEDS, interval, levels, one_sided_p, seeds_for, smallest_effect
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OUT, ELSEWHERE = "out of regime", "not reproducible here"
-FAR = 4.0
-"""How many times larger or smaller than the paper's a figure of the regime may be."""
-OUTCOMES = {
-    "paper": ("replicated", "parity", "direction only", "inconclusive", ELSEWHERE, OUT, "not replicated"),
-    "promise": ("kept", "inconclusive", "not kept"),
+REPRODUCED, OTHER_SIZE, MIXED, CONTRADICTED, UNDECIDED = (
+    "reproduced",
+    "other size",
+    "mixed",
+    "contradicted",
+    "undecided",
+)
+SHELF = "not comparable"
+WORDS = {
+    "paper": (REPRODUCED, OTHER_SIZE, MIXED, UNDECIDED, CONTRADICTED, SHELF),
+    "estimate": ("estimate",),
+    "target": ("met", "missed"),
     "check": ("passed", "failed"),
 }
-"""By kind, the best first: of several cases the worst is the claim's verdict."""
-HOLDS = ("replicated", "parity", "kept", "passed")
-VERDICTS = (*dict.fromkeys(sum(OUTCOMES.values(), ())), "calibrated", "refused", "not run")
+SHOWN = (REPRODUCED, OTHER_SIZE)
+"""Of a case: the paper's direction is shown."""
+AGAINST = (CONTRADICTED, "missed", "failed")
+ALL_WORDS = (*sum(WORDS.values(), ()), "calibrated", "refused", "not run")
+LEAST, MOST, HARDLY = 0.5, 2.0, 0.1
+"""Shares of the paper's effect: a reproduced size lies between the first two, and below the third there is hardly an effect."""
+FAR = 4.0
+"""How many times larger or smaller than the paper's a figure of the regime may be."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,28 +46,25 @@ class Case:
     """One case's verdict, with the numbers that it rests on."""
 
     case: str
-    verdict: str
+    word: str
     paper: float | str | None = None
     ours: float | None = None
     low: float | None = None
-    """The lower end of the interval, or of the range where every run is judged."""
+    """The lower end of the interval, or of the range of the runs of a check."""
     high: float | None = None
-    near: float | None = None
-    """The lower edge of the range that satisfies the rule; None where it has none."""
-    far: float | None = None
-    """The upper edge."""
+    part: tuple[float, float, float] | None = None
+    """The share of the paper's effect, or of an equivalence the share of the gain that is kept, with its interval."""
     p: float | None = None
-    """Of the one-sided test that the verdict stands for."""
+    """Of the one-sided test that what is shown rests on."""
     n: int = 0
     """Seeds."""
+    tells: float | None = None
+    """The smallest effect that so many seeds tell nine times in ten, in the unit of `part`, otherwise in the effect's own."""
+    needs: int | None = None
+    """How many seeds find the effect that is sought nine times in ten: the paper's or, without a number, the measured one."""
     rests_on: float | None = None
-    """How far the rule's boundary, or the effect itself, is from no effect, as a share of the reference."""
+    """How far the rule's edge, or the effect itself, is from no effect, as a share of the reference."""
     detail: str = ""
-
-    @property
-    def least(self) -> float | None:
-        """The smallest effect that so many seeds detect; None without an interval."""
-        return None if self.low is None or self.high is None else smallest_effect((self.high - self.low) / 2, self.n)
 
     @property
     def figure(self) -> float | None:
@@ -69,7 +77,7 @@ class Verdict:
     """A claim's verdict, and how it was reached."""
 
     claim: Claim
-    verdict: str
+    word: str
     cases: tuple[Case, ...] = ()
     detail: str = ""
     profile: str = ""
@@ -77,105 +85,265 @@ class Verdict:
     """The command that repeats it."""
     sealed: int | None = None
     """The first of the sealed seeds that it was reached on; None for other seeds."""
-    standing: str | None = None
-    """Of a paper's claim: the claim's own or, of a sealed run by a rule that had been committed, confirmatory."""
+    again: str = ""
+    """The commit of the runs from which today's rule judged it again; empty where its rule is still that of its run."""
     changed: tuple[str, ...] = ()
     """What it rests on and has changed since."""
     remarks: tuple[str, ...] = ()
     """Sentences that a reader of the verdict must know."""
-    adjusted: float | None = None
-    """Holm's p among all the judged claims of the paper."""
 
     @property
-    def p(self) -> float | None:
-        """The largest p of the cases, since all of them are claimed."""
-        return max((case.p for case in self.cases if case.p is not None), default=None)
-
-    @property
-    def counted(self) -> str:
-        """The verdict after Holm's correction: a single test's finding may not hold among all of a paper's."""
-        found = self.verdict in ("replicated", "parity", "direction only")
-        return "inconclusive" if found and self.adjusted is not None and self.adjusted > LEVEL else self.verdict
+    def counts(self) -> bool:
+        """Whether it is one of a paper's counted claims: of sealed seeds, and not foreseen by a formula."""
+        return self.claim.kind == "paper" and not self.claim.foreseen and self.sealed is not None
 
     @property
     def text(self) -> str:
-        return self.verdict if self.counted == self.verdict else f"{self.verdict}, after Holm {self.counted}"
+        """The word, of a mixed verdict with the number of cases that are shown."""
+        judged = [case for case in self.cases if case.word in WORDS["paper"]]
+        shown = sum(case.word in SHOWN for case in judged)
+        return f"{MIXED} ({shown} of {len(judged)})" if self.word == MIXED else self.word
 
 
-def judge(claim: Claim, results: pd.DataFrame, profile: str = "", calibrations: Sequence[Calibration] = ()) -> Verdict:
-    """Judge one claim by a table with a row for every run: subject, seed and the metrics."""
-    cases = [_judge_case(claim, each, results, calibrations) for each in claim.comparisons]
-    if claim.elsewhere:
-        detail = f"the paper's figure rests on {claim.elsewhere}"
-        cases = [dataclasses.replace(case, verdict=ELSEWHERE, p=None, detail=detail) for case in cases]
-    found = {case.verdict for case in cases}
-    worst_first = ("refused", *reversed(OUTCOMES[claim.kind]))
-    verdict = next((each for each in worst_first if each in found), "refused")
-    detail = cases[0].detail
-    if len(cases) > 1:
-        details = [f"{case.case}: {case.detail if case.verdict in HOLDS else case.verdict}" for case in cases]
-        detail = "; ".join(each for each in details if not each.endswith(": "))
-    unseen = claim.kind == "paper" and all(seed in SEALED for seed in results["seed"])
-    sealed = int(min(results["seed"]) // BLOCK * BLOCK) if unseen else None
-    return Verdict(claim=claim, verdict=verdict, cases=tuple(cases), detail=detail, profile=profile, sealed=sealed)
+def judge(
+    claim: Claim,
+    results: pd.DataFrame | Rows,
+    profile: str = "",
+    calibrations: Sequence[Calibration] = (),
+    again: str = "",
+) -> Verdict:
+    """Judge one claim by a row for every run: subject, seed and the metrics. `again` is the commit of runs of an older rule."""
+    rows = results if isinstance(results, list) else results.to_dict("records")
+    cases = tuple(_judge_case(claim, each, rows, calibrations, bool(again)) for each in claim.comparisons)
+    details = [f"{case.case}: {case.detail}" if len(cases) > 1 else case.detail for case in cases if case.detail]
+    unseen = claim.kind == "paper" and all(row["seed"] in SEALED for row in rows)
+    sealed = int(min(row["seed"] for row in rows) // BLOCK * BLOCK) if unseen else None
+    known = {"profile": profile, "sealed": sealed, "again": again}
+    return Verdict(claim=claim, word=together([c.word for c in cases]), cases=cases, detail="; ".join(details), **known)
 
 
-def _judge_case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: Sequence[Calibration]) -> Case:
-    """Judge one case, or say why it may not be judged."""
+def together(words: Sequence[str]) -> str:
+    """The word for a claim whose cases have these: never the worst case's, where others are shown."""
+    found = {word for word in words if word != "calibrated"}
+    if CONTRADICTED in found:  # what lies outside the paper's regime adds nothing to what contradicts it inside
+        found.discard(SHELF)
+    for word in ("refused", "failed", "missed", SHELF):
+        if word in found:
+            return word
+    if len(found) == 1:
+        return found.pop()
+    if not found:
+        return "refused"
+    if found <= {*SHOWN}:
+        return OTHER_SIZE
+    return MIXED if found & {*SHOWN} else CONTRADICTED
+
+
+def _judge_case(
+    claim: Claim, each: Comparison, rows: Rows, calibrations: Sequence[Calibration], provisional: bool
+) -> Case:
+    """Judge one case, or say why it may not be judged; a provisional judgement does without a planted control."""
     names = {"case": each.case, "paper": each.paper}
     if fitted := [record for record in calibrations if record.covers(each)]:
         why = "; ".join(f"{record.constant} was fitted to {record.fitted_to}" for record in fitted)
-        return Case(**names, verdict="calibrated", detail=why)
-    mine, theirs = (per_seed(claim, each, results, name) for name in (each.subject, each.reference))
-    if problem := _problem(claim, each, results):
-        return Case(**names, verdict="refused", detail=problem)
+        return Case(**names, word="calibrated", detail=why)
+    mine, theirs = (per_seed(claim, each, rows, name) for name in (each.subject, each.reference))
+    present = {row["subject"] for row in rows}
+    if problem := _problem(claim, each, rows, present, provisional):
+        return Case(**names, word="refused", detail=problem)
     by_seed = effects(claim, mine, theirs)
     seeds = len(mine.keys() | theirs.keys())
+    numbers = [scaled(claim, x) for x in by_seed.values()]
     details = [f"compared on the {len(by_seed)} of {seeds} seeds that both have"] if len(by_seed) < seeds else []
-    infinite = [seed for seed, x in by_seed.items() if not math.isfinite(x)]
-    if infinite:
-        details.append(
-            f"{each.metric} was not measured, or cannot be compared, on {len(infinite)} of {len(by_seed)} seeds"
-        )
+    if infinite := sum(not math.isfinite(x) for x in numbers):
+        details.append(f"{each.metric} was not measured, or cannot be compared, on {infinite} of {len(by_seed)} seeds")
     if infinite or not by_seed:
-        verdict = "failed" if claim.kind == "check" else "inconclusive"
-        return Case(**names, verdict=verdict, n=len(by_seed), p=1.0, detail="; ".join(details))
-    numbers = list(by_seed.values())
-    near, far = claim.band(each.paper, possible_loss(claim, each, results))
-    verdict, p, why = decide(claim, numbers, near, far)
-    if each.loser and verdict in HOLDS:
-        losers = effects(claim, per_seed(claim, each, results, each.loser), theirs)
-        misses = one_sided_p(list(losers.values()), near if claim.sign > 0 else far, -claim.sign)
-        p = max(p, misses)
-        if misses > LEVEL:
-            name = " ".join(word for word in each.loser.split() if word not in each.subject.split()) or each.loser
-            why = f"{name}, which loses in the paper, is not shown to lose more than the margin here, so these runs cannot tell"
-            verdict = "inconclusive"
-    outside = outside_regime(claim, each, results)
-    if outside and verdict == "not replicated":
-        predicted = claim.foretold.get(each.case)
-        verdict = OUT if predicted is None or near <= predicted <= far else verdict
-        trend = "no trend towards it was given" if predicted is None else f"there its trend foretells {predicted:g}"
-        details.append(f"outside the paper's regime: {'; '.join(outside)}; {trend}")
-    ours, low, high = interval(numbers)
-    if claim.every:
-        low, high = min(numbers), max(numbers)
-    known = {"ours": ours, "low": low, "high": high, "near": near, "far": far}
-    known = {name: value if math.isfinite(value) else None for name, value in known.items()}
-    known["rests_on"] = _decisive_share(claim, ours, near if claim.sign > 0 else far, abs(mean(theirs)))
-    return Case(**names, **known, verdict=verdict, p=p, n=len(numbers), detail="; ".join(filter(None, (*details, why))))
+        word = {"paper": UNDECIDED, "target": "missed", "check": "failed"}.get(claim.kind, "refused")
+        word = SHELF if claim.elsewhere else word
+        return Case(**names, word=word, n=len(by_seed), detail="; ".join([*details, *_elsewhere(claim)]))
+    level = levels(claim.looks)[sum(len(numbers) >= look for look in claim.looks[1:])]
+    middle, *ends = interval(numbers, level)
+    ends = [min(numbers), max(numbers)] if claim.kind == "check" else [x for x in ends if math.isfinite(x)]
+    ours, *around = (natural(claim, x) for x in (middle, *ends))
+    edge = _edge(claim)
+    known = {"ours": ours, "n": len(numbers), "rests_on": _decisive_share(claim, ours, edge, abs(mean(theirs)))}
+    known |= dict(zip(("low", "high"), sorted(around), strict=True)) if around else {}
+    few = len(numbers) < claim.looks[0]
+    if few and claim.kind != "check":
+        details.append(f"too few seeds: {len(numbers)} of {claim.looks[0]}")
+        word, found = (UNDECIDED if claim.kind == "paper" else "refused"), {}
+    elif claim.kind in ("target", "check") and not claim.frozen:
+        word, found = _in_band(claim, [natural(claim, x) for x in (ends or [middle])]), {}
+    else:
+        found = _decide(claim, each, numbers, level, edge, rows, theirs)
+        word = found.pop("word")
+    outside = outside_regime(claim, each, rows)
+    if outside and word == CONTRADICTED:
+        word = SHELF
+        details.append(f"outside the paper's regime: {'; '.join(outside)}")
+    if claim.elsewhere:
+        word, found = SHELF, {name: value for name, value in found.items() if name in ("part", "tells")}
+        details += _elsewhere(claim)
+    details.append(found.pop("detail", ""))
+    return Case(**names, **known, **found, word=word, detail="; ".join(filter(None, details)))
 
 
-def outside_regime(claim: Claim, each: Comparison, results: pd.DataFrame) -> list[str]:
+def _elsewhere(claim: Claim) -> list[str]:
+    return [f"the paper's figure rests on {claim.elsewhere}"] if claim.elsewhere else []
+
+
+def _edge(claim: Claim) -> float:
+    """The rule's edge on the scale of `scaled`: no effect, or the margin."""
+    return scaled(claim, claim.margin) if isinstance(claim.margin, (int, float)) else 0.0
+
+
+def _in_band(claim: Claim, ends: list[float]) -> str:
+    """Whether the interval of a target, or every run of a check, lies where the rule says."""
+    met, missed = WORDS[claim.kind]
+    low, high = claim.margin if isinstance(claim.margin, tuple) else (-math.inf, math.inf)
+    if not isinstance(claim.margin, tuple):
+        low, high = (claim.margin, high) if claim.sign > 0 else (low, claim.margin)
+    return met if all(low <= x <= high for x in ends) else missed
+
+
+def _decide(
+    claim: Claim,
+    each: Comparison,
+    numbers: list[float],
+    level: float,
+    edge: float,
+    rows: Rows,
+    theirs: dict[int, float],
+) -> dict[str, object]:
+    """The word of a case with the share that it rests on, its p, and what its seeds tell."""
+    if claim.frozen:
+        return _equivalence(claim, each, numbers, level, rows, theirs)
+    spread = _spread(numbers)
+    middle, low, high = interval(numbers, level)
+    unit, part = 1.0, None
+    if isinstance(each.paper, (int, float)) and not claim.order:
+        unit = scaled(claim, each.paper)
+        part = middle / unit, low / unit, high / unit
+        word, detail = word_of_share(*part), ""
+        needs = seeds_for(spread, LEAST * unit, level)
+        if word == OTHER_SIZE:
+            detail = "smaller" if part[2] < LEAST else "larger" if part[1] > MOST else "the size is open"
+    else:
+        word, detail = _word_of_edge(claim, low, high, edge)
+        needs = seeds_for(spread, abs(middle - edge), level)
+    tells = smallest_effect(spread, len(numbers), level) / unit
+    found = {"word": word, "part": part, "tells": tells, "needs": needs, "detail": detail}
+    if claim.kind == "estimate":
+        beyond = f"{natural(claim, high):.2g}".replace("-", "−")
+        excluded = f"an effect beyond {beyond}, in the paper's direction, is excluded"
+        return found | {"word": "estimate", "needs": None, "detail": excluded if low <= 0 else ""}
+    if word == UNDECIDED:
+        found |= {"detail": _seeds(needs, "as large as the paper's" if part else "as measured")}
+    return found | {"p": one_sided_p(numbers, 0.0 if word != REPRODUCED or part else edge, 1)}
+
+
+def word_of_share(middle: float, low: float, high: float) -> str:
+    """The word for a share of the paper's effect with this interval."""
+    if low > 0 and low >= LEAST and high <= MOST:
+        return REPRODUCED
+    if high < HARDLY or (low <= 0 and high < LEAST):
+        return CONTRADICTED
+    return OTHER_SIZE if low > 0 else UNDECIDED
+
+
+def _word_of_edge(claim: Claim, low: float, high: float, edge: float) -> tuple[str, str]:
+    """The word where the paper has no number, and why the size is another."""
+    if low > edge:
+        return REPRODUCED, ""
+    if claim.effect == "value":
+        return (CONTRADICTED if high < edge else UNDECIDED), ""
+    if low > 0:
+        return OTHER_SIZE, "smaller than the margin" if high < edge else "the size is open"
+    return (CONTRADICTED if high < 0 or (edge > 0 and high < edge) else UNDECIDED), ""
+
+
+def _equivalence(
+    claim: Claim, each: Comparison, numbers: list[float], level: float, rows: Rows, theirs: dict[int, float]
+) -> dict[str, object]:
+    """Whether the subject keeps enough of what the reference gains over a frozen model, and the control does not."""
+    frozen = per_seed(claim, each, rows, each.frozen)
+    gain = claim.sign * (mean(theirs) - mean(frozen))
+    gains = [claim.sign * (theirs[seed] - frozen[seed]) for seed in theirs.keys() & frozen.keys()]
+    if not gain > 0 or (len(gains) > 1 and not interval(gains)[1] > 0):
+        why = f"{each.reference} is not shown to be better than {each.frozen}, so nothing can be lost"
+        return {"word": UNDECIDED if claim.kind == "paper" else "missed", "detail": why}
+
+    def kept(values: list[float]) -> tuple[float, float, float]:
+        middle, low, high = interval(values, level)
+        return 1 + middle / gain, 1 + low / gain, 1 + high / gain
+
+    part, rule, margin = kept(numbers), 1 - claim.share, claim.share * gain
+    found = {"part": part, "tells": smallest_effect(_spread(numbers), len(numbers), level) / gain}
+    enough = part[1] > rule
+    worse = "measurably worse" if part[2] < 1 else ""
+    if worse and isinstance(each.paper, (int, float)) and scaled(claim, each.paper) < 0:
+        size = sorted(gain * (x - 1) / scaled(claim, each.paper) for x in part)
+        worse += f", by {_percent(size[1], size[0], size[2])} of what the paper loses"
+    if claim.kind == "estimate":
+        return found | {"word": "estimate", "detail": worse}
+    if claim.kind != "paper":
+        return found | {"word": WORDS[claim.kind][not enough], "detail": worse}
+    p = one_sided_p(numbers, -margin, 1)
+    lost = scaled(claim, each.paper) if isinstance(each.paper, (int, float)) else 0.0
+    room = margin + min(lost, 0.0) if margin + lost > 0 else margin
+    needs = seeds_for(_spread(numbers), room, level)
+    found |= {"needs": needs}
+    if not enough:
+        if part[2] < rule:
+            return found | {"word": CONTRADICTED, "p": p, "detail": worse}
+        return found | {"word": UNDECIDED, "p": p, "detail": _seeds(needs, "the paper's")}
+    controls = per_seed(claim, each, rows, each.control) if any(row["subject"] == each.control for row in rows) else {}
+    if not controls:
+        return found | {"word": REPRODUCED, "p": p, "detail": "; ".join(filter(None, (worse, PROVISIONAL)))}
+    control = kept([scaled(claim, x) for x in effects(claim, controls, theirs).values()])
+    text = f"the planted control keeps {_percent(*control)}"
+    if control[2] < rule:
+        return found | {"word": REPRODUCED, "p": p, "detail": "; ".join(filter(None, (worse, text)))}
+    return found | {
+        "word": UNDECIDED,
+        "p": p,
+        "detail": f"{text} and is not shown beyond the margin, so these runs cannot tell",
+    }
+
+
+PROVISIONAL = "provisional: its runs had no planted control"
+
+
+def _percent(middle: float, low: float, high: float) -> str:
+    return f"{100 * middle:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _seeds(needs: int, effect: str) -> str:
+    return (
+        f"about {needs} seeds would decide, if the effect is {effect}"
+        if needs < MOST_SEEDS
+        else "no number of seeds decides"
+    )
+
+
+def _spread(numbers: list[float]) -> float:
+    middle = math.fsum(numbers) / len(numbers)
+    return math.sqrt(math.fsum((x - middle) ** 2 for x in numbers) / max(1, len(numbers) - 1))
+
+
+def outside_regime(claim: Claim, each: Comparison, rows: Rows) -> list[str]:
     """The figures of the claim's regime that differ by more than `FAR` times from the paper's, in words."""
     found = []
     for column, paper in claim.regime.items():
         theirs = paper.get(each.case) if isinstance(paper, dict) else paper
         if theirs is None:
             continue
-        if column not in results.columns:
-            raise BadClaim(f"claim {claim.id!r}: the results have no column {column!r}; {nearest(column, results)}")
-        ours = float(results.loc[results["subject"] == each.subject, column].mean())
+        if not any(column in row for row in rows):
+            known = dict.fromkeys(name for row in rows for name in row)
+            raise BadClaim(f"claim {claim.id!r}: the results have no column {column!r}; {nearest(column, known)}")
+        names = each.dial or (each.subject,)
+        mine = [row[column] for row in rows if row["subject"] in names and row.get(column) is not None]
+        ours = math.fsum(mine) / len(mine) if mine else math.nan
         if differs(ours, theirs):
             found.append(f"{column} is {_both(ours, theirs)}")
     return found
@@ -185,7 +353,7 @@ def _both(here: float, paper: float) -> str:
     """Both figures as text: the paper's with its own digits, ours with one more if the paper's has a fraction."""
     places = len(f"{paper:.10f}".rstrip("0").partition(".")[2])
     ours = f"{here:,.{places + (places > 0)}f}"
-    return f"{ours} here and {paper:,.{places}f} in the paper".replace("-", "−")
+    return f"{ours} in these runs and {paper:,.{places}f} in the paper".replace("-", "−")
 
 
 def differs(ours: float, theirs: float) -> bool:
@@ -194,52 +362,24 @@ def differs(ours: float, theirs: float) -> bool:
     return not most <= FAR * least
 
 
-def _problem(claim: Claim, each: Comparison, results: pd.DataFrame) -> str:
+def _problem(claim: Claim, each: Comparison, rows: Rows, present: set[str], provisional: bool) -> str:
     """Why the results cannot be judged; empty if they can."""
-    missing = [name for name in (each.best, each.frozen, each.loser) if name and name not in set(results["subject"])]
-    if missing:
-        return f"the results have no {' and no '.join(missing)}, so nobody knows what can be lost"
-    seeds = results.loc[results["subject"].isin(each.subjects), "seed"]
+    wanted = [each.frozen] if provisional else [each.frozen, each.control]
+    if missing := [name for name in wanted if name and name not in present]:
+        return f"the results have no {' and no '.join(missing)}, without which an equivalence means nothing"
+    seeds = {row["seed"] for row in rows if row["subject"] in each.subjects}
     allowed = SEALED if all(seed in SEALED for seed in seeds) else JUDGING
-    foreign = ", ".join(str(seed) for seed in sorted(set(seeds)) if seed not in allowed)
+    foreign = ", ".join(str(seed) for seed in sorted(seeds) if seed not in allowed)
     if claim.kind == "paper" and foreign:
         return f"seed {foreign} served for tuning or a pilot; verdicts are reached on {JUDGING.start} and above"
-    if each.best and not possible_loss(claim, each, results) > 0:
-        return f"{each.best} is no better than {each.frozen}, so nothing can be lost"
     return ""
-
-
-def decide(claim: Claim, numbers: list[float], near: float, far: float) -> tuple[str, float | None, str]:
-    """The verdict on a case's numbers, the p of its test, and a reason where the verdict alone does not say it."""
-    few = f"too few seeds: {len(numbers)} of {claim.seeds}" if len(numbers) < claim.seeds else ""
-    if claim.every:
-        if not all(near <= x <= far for x in numbers):
-            return OUTCOMES[claim.kind][-1], None, "a run breaks the rule"
-        return "inconclusive" if few else OUTCOMES[claim.kind][0], None, few
-    edges = [(edge, sign) for edge, sign in ((near, 1), (far, -1)) if math.isfinite(edge)]
-    rule = max(one_sided_p(numbers, edge, sign) for edge, sign in edges)
-    if few:
-        return "inconclusive", rule, few
-    misses = min(one_sided_p(numbers, edge, -sign) for edge, sign in edges) <= LEVEL
-    yes, no = {"paper": ("replicated", "not replicated"), "promise": ("kept", "not kept")}[claim.kind]
-    unless = no if misses else "inconclusive"
-    if claim.relation == "parity":
-        worse = one_sided_p(numbers, 0.0, -claim.sign) <= LEVEL
-        yes = "parity" if claim.kind == "paper" else yes
-        return yes if rule <= LEVEL else unless, rule, "measurably worse" if worse else ""
-    if rule <= LEVEL or claim.kind == "promise" or claim.neutral is None:
-        return yes if rule <= LEVEL else unless, rule, ""
-    direction = one_sided_p(numbers, claim.neutral, claim.sign)
-    if direction <= LEVEL:
-        return "direction only", direction, "the size is another" if misses else "the size is open"
-    return unless, direction, ""
 
 
 def _decisive_share(claim: Claim, ours: float, edge: float, level: float) -> float | None:
     """How far the rule is from no effect or, where it is not, the effect itself; as a share of the reference."""
-    if claim.neutral is None:
+    if claim.effect == "value":
         return None
-    distance = abs(edge - claim.neutral) or abs(ours - claim.neutral)
+    distance = abs(natural(claim, edge) - claim.neutral) or abs(ours - claim.neutral)
     if claim.effect == "ratio":
         return distance
     return distance / level if level > 0 else None

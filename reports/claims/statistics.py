@@ -1,16 +1,16 @@
-"""The few tests that verdicts rest on: t intervals, one-sided t tests, Holm's correction."""
+"""The statistics that verdicts rest on: t intervals, one-sided t tests, what so many seeds tell, and how many it takes."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-CONFIDENCE = 0.95
+LEVEL = 0.05
+"""Two-sided: of all looks together."""
 POWER = 0.9
-LEVEL = (1 - CONFIDENCE) / 2
-"""Of a one-sided test: it rejects where the interval's end lies beyond the edge."""
+MOST_SEEDS = 100_000
 
 
-def interval(values: Iterable[float]) -> tuple[float, float, float]:
-    """Mean, and the ends of its 95 % t-interval (NaN for a single value, and where a value is infinite)."""
+def interval(values: Iterable[float], level: float = LEVEL) -> tuple[float, float, float]:
+    """Mean, and the ends of its t-interval (NaN for a single value, and where a value is infinite)."""
     import numpy as np
     from scipy import stats
 
@@ -20,19 +20,36 @@ def interval(values: Iterable[float]) -> tuple[float, float, float]:
         return mean, math.nan, math.nan
     if (values == values[0]).all():  # equal numbers have no spread, however their mean is rounded
         return float(values[0]), float(values[0]), float(values[0])
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    half = float(stats.t.ppf(1 - level / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
     return mean, mean - half, mean + half
 
 
-def smallest_effect(half: float, count: int) -> float:
-    """The smallest effect that so many seeds detect nine times in ten, two-sided at 5 %.
-
-    It is (t(0.975) + t(0.9)) s / sqrt(n) with n - 1 degrees of freedom; `half` of the 95 % interval is the first term.
-    """
+def smallest_effect(spread: float, count: int, level: float = LEVEL) -> float:
+    """The smallest effect that so many seeds of this standard deviation detect nine times in ten."""
     from scipy import stats
 
-    confidence, power = stats.t.ppf(((1 + CONFIDENCE) / 2, POWER), count - 1)
-    return half * float(1 + power / confidence)
+    return spread / math.sqrt(count) * float(stats.t.ppf(1 - level / 2, count - 1) + stats.t.ppf(POWER, count - 1))
+
+
+def seeds_for(spread: float, effect: float, level: float = LEVEL) -> int:
+    """How many seeds of this standard deviation detect the effect nine times in ten; `MOST_SEEDS` stands for more."""
+    few, many = 1, 2
+    while smallest_effect(spread, many, level) > effect and many < MOST_SEEDS:
+        few, many = many, 2 * many
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if smallest_effect(spread, middle, level) <= effect else (middle, many)
+    return min(many, MOST_SEEDS)
+
+
+def levels(looks: Sequence[int]) -> list[float]:
+    """The level of each look. O'Brien and Fleming's boundary gives the first of two its part, the last has the rest."""
+    from scipy.stats import norm
+
+    if len(looks) == 1:
+        return [LEVEL]
+    first = 2 * float(norm.sf(norm.isf(LEVEL / 2) / math.sqrt(looks[0] / looks[1])))
+    return [first, LEVEL - first]
 
 
 def one_sided_p(values: Sequence[float], edge: float, sign: int) -> float:
@@ -47,12 +64,3 @@ def one_sided_p(values: Sequence[float], edge: float, sign: int) -> float:
         return 0.0 if values[0] > 0 else 1.0
     t = values.mean() / (values.std(ddof=1) / math.sqrt(len(values)))
     return float(stats.t.sf(t, len(values) - 1))
-
-
-def holm(found: Mapping[str, float]) -> dict[str, float]:
-    """Adjust each p for their number: the smallest times their number, the next times one less, never falling."""
-    adjusted, largest = {}, 0.0
-    for place, (name, p) in enumerate(sorted(found.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, (len(found) - place) * p))
-        adjusted[name] = largest
-    return adjusted

@@ -75,7 +75,7 @@ def is_complete(experiment: Experiment, profile: str, parameters: Mapping[str, A
         return False
     try:
         facts = run_facts(experiment)
-        judged = all(claims.stored_verdict(claim).verdict != "not run" for claim in claims.of_notebook(experiment.name))
+        judged = all(each.word != "not run" for each in claims.verdicts() if each.claim.notebook == experiment.name)
     except LockstepError:  # an unreadable file is made anew
         return False
     return judged and facts.get("fingerprint") == fingerprint(experiment, values)

@@ -24,8 +24,6 @@ class Paper(Checked):
     """Its main claim in a sentence."""
     link: str | None = None
     """Where it can be read."""
-    highlights: tuple[str, ...] = ()
-    """The claims that its authors would want to know about, or that change a decision."""
     pages: tuple[str, ...] = ()
     """Its notebooks in the paper's own order; others follow them."""
 

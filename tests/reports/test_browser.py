@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from lib.seeds import DRAWN, SEALED
 from reports.index import build
 from tests.reports.test_claims import GOOD
 from tests.reports.test_publish import FIGURE, JUDGED, PARAMETERS
@@ -95,6 +96,7 @@ def house(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCKSTEP_ROOT", str(made.root))
         patch.setenv("LOCKSTEP_REPORTS", str(made.reports))
+        patch.setenv(DRAWN, str(SEALED.start))
         build("laptop", "gba/one")
     return made
 
@@ -132,8 +134,8 @@ def test_filters_hide_what_is_not_chosen(house, tmp_path):
     """Without a script: what is checked decides by :has() which claims are shown."""
     html = (house.reports / "gba" / "index.html").read_text(encoding="utf-8")
     chosen = html.replace('id="verdict-all" checked', 'id="verdict-all"')
-    assert 'id="verdict-replicated"' in html
-    chosen = chosen.replace('id="verdict-replicated"', 'id="verdict-replicated" checked')
+    assert 'id="verdict-reproduced"' in html
+    chosen = chosen.replace('id="verdict-reproduced"', 'id="verdict-reproduced" checked')
     shown = "[...document.querySelectorAll('.entry')].filter((e) => e.offsetHeight).map((e) => e.querySelector('.anchor').id)"
     counts = []
     for text in (html, chosen):

@@ -24,7 +24,8 @@ def said(records):
     """What pages say: subject (its parts in any order), metric and seed -> page -> numbers."""
     found = defaultdict(lambda: defaultdict(set))
     for record in records:
-        claim = record["claim"]
+        if not (claim := record.get("claim")):
+            continue  # rows that other records have too
         paper = claim["notebook"].rpartition("/")[0]
         for row in record["results"] if not claim["over"] else ():
             subject = frozenset(row["subject"].split(", "))

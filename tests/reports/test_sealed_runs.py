@@ -16,8 +16,6 @@ from tests.reports.conftest import CELLS, JUDGED, PARAMETERS
 from tests.reports.test_claims import GOOD, results_of
 from tests.reports.test_dependencies import runs_at
 
-EXPLORED = GOOD.replace("confirmatory", "exploratory")
-
 
 def test_each_state_of_a_papers_rules_has_seeds_that_no_other_has(repository):
     first = repository.commit(GOOD)
@@ -63,15 +61,15 @@ def test_a_sealed_run_is_of_a_whole_paper_as_it_is_published(repository, capsys)
 
 
 def test_the_command_line_draws_them_and_tells_the_notebooks(repository, monkeypatch):
-    """The kernel inherits the block; its verdict is confirmatory whatever the claim says of how it came about."""
+    """The kernel inherits the block, and its verdict is counted."""
     repository.notebook("gba/one", "# One", JUDGED, parameters=PARAMETERS)
-    repository.commit(EXPLORED)
+    repository.commit(GOOD)
     monkeypatch.setenv(seeds.DRAWN, str(SEALED.stop))  # restored after the test
     assert main(["run", "gba", "--profile", "laptop", "--sealed"]) == 0
     monkeypatch.setenv(seeds.DRAWN, str(SEALED.stop))
     (found,) = claims.verdicts()
-    assert (found.verdict, found.standing, found.sealed) == ("replicated", "confirmatory", SEALED.start)
-    assert found.remarks == ("of the sealed run",) and found.claim.standing == "exploratory"
+    assert (found.word, found.counts, found.sealed) == ("reproduced", True, SEALED.start)
+    assert found.remarks == ("of the sealed run",)
     assert found.command == "python -m lib run gba --profile laptop --sealed"
     (experiment,) = runner.resolve("gba")
     assert not runner.is_complete(experiment, "laptop"), "what was sealed is no ordinary run"
@@ -82,26 +80,22 @@ def test_the_command_line_draws_them_and_tells_the_notebooks(repository, monkeyp
     assert found.remarks == ("its sealed seeds were drawn 2 times",), "a second run says that it is one"
 
 
-def test_a_rule_that_came_after_is_not_confirmatory_for_being_sealed(repository, monkeypatch):
-    before = repository.commit("")
-    after = repository.commit(EXPLORED)
-    monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
-    table = results_of(0.2, SEALED[:5])
-    for commit, standing in ((before, "exploratory"), (after, "confirmatory")):
-        monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run gba/one")
-        (found,) = claims.record(table, "gba/one", "laptop", {"gba": runs_at(commit)})
-        assert (found.standing, claims.verdicts()[0].standing) == (standing, standing)
-        assert ("confirmatory" in claims.counts(claims.verdicts())) == (standing == "confirmatory")
-
-
-def test_what_a_formula_gives_is_foreseen_and_not_confirmed(repository, monkeypatch):
-    commit = repository.commit(GOOD.replace("confirmatory", "foreseen"))
+def test_a_rule_that_came_after_its_sealed_run_is_marked(repository, monkeypatch):
+    before, after = repository.commit(""), repository.commit(GOOD)
     monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
     monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run gba/one")
-    table = results_of(0.2, SEALED[:5])
-    (found,) = claims.record(table, "gba/one", "laptop", {"gba": runs_at(commit)})
-    assert (found.verdict, found.standing, found.sealed) == ("replicated", "foreseen", SEALED.start)
-    assert "confirmatory" not in claims.counts(claims.verdicts())
+    for commit, late in ((before, True), (after, False)):
+        (found,) = claims.record(results_of(0.2, SEALED[:5]), "gba/one", "laptop", {"gba": runs_at(commit)})
+        assert ("its rule was committed after its run" in found.remarks) == late
+
+
+def test_what_a_formula_gives_is_foreseen_and_not_counted(repository, monkeypatch):
+    commit = repository.commit(GOOD.replace("  kind: paper\n", "  kind: paper\n  foreseen: true\n"))
+    monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
+    monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run gba/one")
+    (found,) = claims.record(results_of(0.2, SEALED[:5]), "gba/one", "laptop", {"gba": runs_at(commit)})
+    assert (found.word, found.counts, found.sealed) == ("reproduced", False, SEALED.start)
+    assert "foreseen by a formula, and not counted" in found.remarks and claims.counts(claims.verdicts()) == {}
 
 
 def trained(seed):

@@ -1,9 +1,9 @@
 """A rule is tried before it judges, on numbers with the spread of a pilot or of a published verdict, and as many seeds as judge.
 
-Their mean is moved to the paper's own effect, and then the rule must say *replicated* or *parity*; and to the control's, where
-it must not. What so many seeds can tell must be smaller than what decides: how far the paper's effect is from the rule's nearest
-edge, or a parity's margin. A case without a number of the paper is tried on its control and margin alone. What fails one of the
-three has a rule, seeds or an experiment to be mended.
+Their mean is moved to the paper's own effect, and then the rule must say *reproduced*; and to what a broken mode has, where it
+must not: no effect (a frozen model, a shuffled protocol), a value's own broken figure, for an equivalence the planted control's
+two margins and the frozen model's whole gain. The seeds must suffice to find the paper's effect nine times in ten. What fails
+has a rule, seeds or an experiment to be improved.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 
+from lib.seeds import JUDGING
+from reports.claims import REPRODUCED, judge
 from reports.claims.calibration import Calibration
 from reports.claims.claim import Claim, Comparison
-from reports.claims.effects import effects, mean, per_seed, possible_loss
-from reports.claims.judge import HOLDS, decide
-from reports.claims.statistics import interval, smallest_effect
+from reports.claims.effects import effects, mean, natural, per_seed, scaled
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-TRIALS = ("paper", "control", "smallest")
+TRIALS = ("paper", "broken", "seeds")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +31,7 @@ class Failed:
 
     case: str
     trial: str
-    """Which of `TRIALS`: the paper's number, the control, or the smallest effect that can be told."""
+    """Which of `TRIALS`: the paper's number, a broken mode, or the number of seeds."""
     why: str
 
 
@@ -46,42 +43,68 @@ def as_many(numbers: list[float], count: int) -> list[float]:
     return (np.mean(numbers) + np.std(numbers, ddof=1) * scores / scores.std(ddof=1)).tolist()
 
 
-def tried(claim: Claim, results: pd.DataFrame, calibrations: Sequence[Calibration] = ()) -> list[Failed]:
-    """Which of the trials a paper's claim fails with a pilot's results; nothing of what was fitted, or is not judged here."""
+def tried(claim: Claim, rows: list[dict[str, Any]], calibrations: Sequence[Calibration] = ()) -> list[Failed]:
+    """Which of the trials a paper's claim fails with a pilot's results; nothing of what was fitted, or is not comparable."""
     judged = [each for each in claim.comparisons if not any(record.covers(each) for record in calibrations)]
-    return [failed for each in judged if not claim.elsewhere for failed in _tried(claim, each, results)]
+    return [failed for each in judged if not claim.elsewhere for failed in _tried(claim, each, rows)]
 
 
-def _tried(claim: Claim, each: Comparison, results: pd.DataFrame) -> Iterator[Failed]:
-    mine, theirs = (per_seed(claim, each, results, name) for name in (each.subject, each.reference))
-    numbers = as_many(list(effects(claim, mine, theirs).values()), claim.seeds)
-    near, far = claim.band(each.paper, possible_loss(claim, each, results))
-    unit = abs(mean(theirs)) if claim.shares else 1.0
-    numeric = isinstance(each.paper, (int, float))
-    paper = float(each.paper) if numeric else unit * claim.papers.get(each.case, math.nan)
-    control = claim.control.get(each.case) if isinstance(claim.control, dict) else claim.control
-    middle, low, _ = interval(numbers)
-    if control is None and claim.effect == "order":
-        control = -abs(middle if math.isnan(paper) else paper) * claim.sign
-    elif control is None:
-        control = None if claim.relation == "parity" else claim.neutral
-    else:
-        control *= unit
+def _tried(claim: Claim, each: Comparison, rows: list[dict[str, Any]]) -> Iterator[Failed]:
+    mine, theirs = (per_seed(claim, each, rows, name) for name in (each.subject, each.reference))
+    numbers = as_many([scaled(claim, x) for x in effects(claim, mine, theirs).values()], claim.looks[-1])
+    spread = [x - math.fsum(numbers) / len(numbers) for x in numbers]
+    gain = 0.0
+    if claim.frozen:
+        gain = abs(mean(theirs) - mean(per_seed(claim, each, rows, each.frozen)))
+    has_number = isinstance(each.paper, (int, float))
+    paper = scaled(claim, each.paper) if has_number else 0.0
+    if has_number or claim.frozen:
+        case = planted(claim, each, spread, paper, gain)
+        if case.word != REPRODUCED:
+            yield Failed(case=each.case, trial="paper", why=f"its own {natural(claim, paper):.4g} would be {case.word}")
+        if (case.needs or 0) > claim.looks[-1]:
+            yield Failed(case=each.case, trial="seeds", why=f"it has {claim.looks[-1]} seeds and needs {case.needs}")
+    broken = [-2 * claim.share * gain, -gain] if claim.frozen else [0.0]
+    broken = [scaled(claim, claim.broken)] if claim.broken is not None else broken
+    for effect in broken:
+        if planted(claim, each, spread, effect, gain).word == REPRODUCED:
+            yield Failed(case=each.case, trial="broken", why=f"{natural(claim, effect):.4g} would be reproduced")
 
-    def verdict(effect: float) -> str:
-        return decide(claim, [effect + (x - middle) for x in numbers], near, far)[0]
 
-    if not math.isnan(paper) and (found := verdict(paper)) not in HOLDS:
-        yield Failed(case=each.case, trial="paper", why=f"its own {paper:.4g} would be {found}")
-    if control is None:
-        yield Failed(case=each.case, trial="control", why="what it is against is not said")
-    elif (found := verdict(control)) in HOLDS:
-        yield Failed(case=each.case, trial="control", why=f"its {control:.4g} would be {found}")
-    known = 0.0 if math.isnan(paper) and claim.relation == "parity" else paper
-    room = min(abs(known - edge) for edge in (near, far) if math.isfinite(edge))
-    if (
-        tells := smallest_effect(middle - low, len(numbers))
-    ) > room:  # a case without a number has no room that is known
-        yield Failed(
-            case=each.case, trial="smallest", why=f"{len(numbers)} seeds tell {tells:.2g}, and {room:.2g} decides"
-        )
+def planted(claim: Claim, each: Comparison, spread: Sequence[float], effect: float, gain: float) -> Any:
+    """The case judged on results in which each seed has this effect plus its own part of the spread."""
+    rows = []
+
+    def add(name: str, seed: int, value: float, **more: float) -> None:
+        rows.append({"subject": name, "seed": JUDGING.start + seed, each.metric: value, **more, **regime})
+
+    regime = {name: at.get(each.case, 1.0) if isinstance(at, dict) else at for name, at in claim.regime.items()}
+    for seed, rest in enumerate(spread):
+        x = natural(claim, effect + rest)
+        if claim.effect == "slope":
+            for name, place in (claim.over if isinstance(claim.over, dict) else {each.subject: 0.0}).items():
+                add(name, seed, x * place, **({claim.over: 0.0} if isinstance(claim.over, str) else {}))
+            if isinstance(claim.over, str):
+                add(each.subject, seed, x, **{claim.over: 1.0})
+            continue
+        add(each.subject, seed, x if claim.effect in ("value", "ratio") else 1.0 + x)
+        if each.reference:
+            add(each.reference, seed, 1.0)
+        if each.frozen:
+            add(each.frozen, seed, 1.0 - claim.sign * gain)
+        if each.control:
+            add(each.control, seed, 1.0 + claim.sign * (rest - 2 * claim.share * gain))
+    (case,) = judge(_alone(claim, each), rows).cases
+    return case
+
+
+def _alone(claim: Claim, each: Comparison) -> Claim:
+    """The claim with this case only."""
+    pair = (each.subject, each.reference)
+    changes = {"order": pair, "cases": {}} if claim.order else {"cases": {each.case: each.paper}}
+    regime = {
+        name: {each.case: at[each.case]} if isinstance(at, dict) and each.case in at else at
+        for name, at in claim.regime.items()
+        if not isinstance(at, dict) or each.case in at
+    }
+    return dataclasses.replace(claim, **changes, regime=regime)
