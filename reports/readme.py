@@ -14,6 +14,8 @@ from reports.headlines import headline
 
 GENERATED = "`python -m reports.publish` writes this part"
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
+NUMBER = "<!-- protocols: -->"
+"""Stands before the number of protocols."""
 SAID = {
     "reproduced": "are reproduced",
     "other size": "hold in direction but not in size",
@@ -22,3 +24,94 @@ SAID = {
     "undecided": "are undecided",
     "not comparable": "are not comparable, since our conditions differ from the paper's",
 }
+WIDTH = 100
+
+
+class NoPlace(LockstepError, ValueError):
+    """A README without the comments between which a part belongs."""
+
+
+def readme(folder: Path, verdicts: list[Verdict]) -> str:
+    """README with its parts made from the reference in `folder`, which has these verdicts."""
+    path = paths.root() / "README.md"
+    text = path.read_text(encoding="utf-8")
+    parts = {"findings": findings(folder, verdicts), "protocols": protocols(folder), "papers": papers(folder, verdicts)}
+    for name, block in parts.items():
+        start, end = f"<!-- {name}: {GENERATED} -->", f"<!-- end of the {name} -->"
+        before, found, rest = text.partition(start)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise NoPlace(f"{path} has no place for the {name}: a line {start} and after it a line {end}")
+        text = f"{before}{start}\n\n{block}\n\n{end}{after}"
+    return re.sub(rf"({NUMBER})\d+", rf"\g<1>{len(compare_figure.members())}", text)
+
+
+def findings(folder: Path, verdicts: list[Verdict]) -> str:
+    """What the figure shows, how that was measured, and how many of the papers' claims hold."""
+    data = compare_figure.read(folder)
+    if data is not None:
+        words = compare_figure.front(data)
+        lines = [_wrapped(each, "- ") for each in (*words["answer"], held(verdicts))]
+        how = re.sub(r"\[([^]]+)\]\(([^)]+)\)", lambda link: _link(folder, *link.groups()), words["about"][0])
+        return "\n".join([*lines, "", _wrapped(f"{how} {headline('94_fidelity', verdicts)}")])
+    return _wrapped(held(verdicts), "- ")
+
+
+def held(verdicts: list[Verdict]) -> str:
+    """How many of the papers' claims hold, in a sentence."""
+    counted = [each for each in verdicts if each.counts]
+    if not counted:
+        return NONE_YET
+    found = Counter(each.word for each in counted)
+    again = any(each.again for each in counted)
+    rules = "today's rules, from runs made for earlier ones" if again else "pre-registered rules"
+    tally = ", ".join(f"{found[word]} {said}" for word, said in SAID.items() if found[word])
+    return f"We judged {len(counted)} of the papers' claims by {rules}: {tally}."
+
+
+def protocols(folder: Path) -> str:
+    """A row for each family: how it works, where it is faster and where slower than Sync, and what it loses, as measured."""
+    data = compare_figure.read_conditions(folder)
+    lines = [
+        "| Family | How it works | Faster than Sync with | Slower than Sync with | AUC − Sync's |",
+        "|---|---|---|---|---|",
+    ]
+    for each in compare_figure.families():
+        names = ", ".join(f"`{name}`" for name in each["members"])
+        measured = ("–", "–", "–") if data is None else compare_figure.advice(data, each["members"])
+        cells = (f"**{each['family']}** {names}", each["idea"], *measured)
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join(lines)
+
+
+def papers(folder: Path, verdicts: list[Verdict]) -> str:
+    """A row for each paper: its claim, what was found, and how many of its counted claims have which word."""
+    lines = ["| Paper | The paper claims | We found | Verdicts |", "|---|---|---|---|"]
+    for paper in runner.papers():
+        theirs = [each for each in verdicts if each.claim.kind == "paper" and each.claim.folder == paper.folder]
+        if theirs:
+            judged = Counter(each.word for each in theirs if each.counts)
+            judged["waiting for a run"] = sum(each.word == "not run" for each in theirs)
+            tally = claims.tally({word: judged[word] for word in (*SAID, "waiting for a run") if judged[word]})
+            counts = f"{sum(judged.values())}: {tally}"
+            cite = f"[{paper.cite}]({paper.link})" if paper.link else paper.cite
+            name = f"**{_link(folder, paper.name, f'{paper.folder}/index')}**, {cite}"
+            found = headline(paper.folder, verdicts) or "Its claims wait for their next run."
+            lines.append(f"| {' | '.join(map(_cell, (name, paper.claims, found, counts)))} |")
+    return "\n".join(lines)
+
+
+def _link(folder: Path, text: str, page: str) -> str:
+    """A link to a page of the reference, or the text alone where the folder does not have it."""
+    return f"[{text}](reports/reference/{page}.html)" if (folder / f"{page}.html").exists() else text
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().replace("|", "\\|").replace("<", "&lt;")
+
+
+def _wrapped(text: str, first: str = "") -> str:
+    """A paragraph in lines that people read as text too."""
+    text = re.sub(r"[ \n\t]+", " ", text).strip().replace("<", "&lt;").replace(" %", "\u00a0%")  # % ends no line alone
+    options = {"width": WIDTH, "break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(text, **options, initial_indent=first, subsequent_indent=" " * len(first))

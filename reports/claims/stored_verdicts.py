@@ -103,15 +103,16 @@ def _read(path: Path, claim: Claim, fitted: list[Any]) -> tuple[Verdict, list[st
         commits, rows = stored["commits"], stored["results"]
         parts = {name: stored["parts"][name] for name in ("rule", "settings", "code")}
         facts = {"profile": stored["profile"], "command": stored["command"], "sealed": stored.get("sealed")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        again = "" if parts["rule"] == claim.hash else (commits[0][:10] if commits else "unknown")
+        try:
+            verdict = judge(claim, rows, facts["profile"], fitted, again)
+        except LockstepError as error:
+            verdict = Verdict(
+                claim=claim, word="not run", detail=f"today's rule needs another run of its page: {error}"
+            )
+        return dataclasses.replace(verdict, **facts), commits, parts
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run {claim.notebook}") from error
-    again = "" if parts["rule"] == claim.hash else (commits[0][:10] if commits else "unknown")
-    try:
-        verdict = judge(claim, rows, facts["profile"], fitted, again)
-    except LockstepError as error:
-        detail = f"today's rule needs another run of its page: {error}"
-        return Verdict(claim=claim, word="not run", detail=detail, **facts), commits, parts
-    return dataclasses.replace(verdict, command=facts["command"], sealed=facts["sealed"]), commits, parts
 
 
 def false_positives(verdicts: Iterable[Verdict]) -> tuple[int, float]:
@@ -169,8 +170,11 @@ def _with_remarks(verdict: Verdict, made_at: list[str], error: float | None) -> 
 def _clock_error(folder: Path) -> float | None:
     """The error of a predicted throughput by fidelity's verdict in that folder or, without one there, in the reference."""
     for path in (verdict_file(FIDELITY, folder), verdict_file(FIDELITY, paths.reference())):
-        if path.exists():
-            return json.loads(path.read_text(encoding="utf-8"))["cases"][0]["ours"]
+        try:
+            if path.exists():
+                return float(json.loads(path.read_text(encoding="utf-8"))["cases"][0]["ours"])
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run 94_fidelity") from error
     return None
 
 

@@ -12,7 +12,6 @@ from lib.errors import LockstepError, UnknownName
 from lib.seeds import SEALED, judging
 from reports import claims
 from reports.claims import BadClaim, Claim
-from reports.claims.stored_verdicts import after_holm
 
 GOOD = """
 - id: a.b
@@ -290,23 +289,6 @@ def test_the_expected_false_positives_are_the_sum_of_what_the_tests_risk(house):
     house.record(table, "gba/one")
     shown, expected = claims.false_positives(claims.verdicts())
     assert shown == 2 and expected == pytest.approx(2 * 0.0206, abs=1e-3)
-
-
-def test_holm_counts_every_claim_that_was_judged():
-    """Also those that failed: 0.01 is the smallest of three, and what was not judged is none of them."""
-    judged = {
-        "a": ("replicated", 0.01),
-        "b": ("inconclusive", 0.3),
-        "c": ("not replicated", 0.9),
-        "d": ("not run", 0.001),
-    }
-    verdicts = [
-        claims.Verdict(
-            claim=claim(id=f"x.{name}"), verdict=verdict, cases=(claims.Case(case="x", verdict=verdict, p=p),)
-        )
-        for name, (verdict, p) in judged.items()
-    ]
-    assert [each.adjusted for each in after_holm(verdicts)] == pytest.approx([0.03, 0.6, 0.9, None])
 
 
 CALIBRATION = """

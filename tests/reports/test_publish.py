@@ -158,3 +158,212 @@ def test_the_readme_has_the_findings(ran):
     )
     assert "| **Fixed-size global batch** `gba`, `bsp`, `admission` | An update averages" in text
     assert "](https://arxiv.org/abs/2205.11048) |" in text and "| 1: 1 reproduced |" in text
+    assert published_readme() == text
+
+
+def test_the_picture_is_drawn_from_what_is_published(ran):
+    """Its page's data goes to the reference; index and README say what it shows, with the same bytes each time."""
+    rows = [
+        (name, seed, auc, qps)
+        for seed in (1, 2)
+        for name, auc, qps in (("sync", 0.8, 1), ("gba", 0.797 + seed / 1000, 2), ("frozen", 0.5, 3))
+    ]
+    data = pd.DataFrame(rows, columns=["protocol", "seed", "auc", "qps"])
+    place = paths.reference() / f"{compare_figure.NAME}.csv"
+    place.parent.mkdir(parents=True)
+    data.to_csv(place, index=False)
+    conditions = data.assign(condition="equal workers").rename(columns={"auc": "metric", "qps": "samples/s"})
+    conditions.to_csv(paths.reference() / f"{compare_figure.CONDITIONS}.csv", index=False)
+    (paths.reference() / "90_compare.html").touch()
+    text = " ".join(published_readme().split())
+    answer = "use gba: training is 2.00 ± 0.00 times as fast as with sync, and AUC is the same within noise ("
+    assert answer in text and f"We measured 2 of {len(ALL) - 1} protocols" in text
+    assert "| equal workers (2.0×) | none | −0.0015 |" in text
+    assert "[Six more simulated clusters](reports/reference/90_compare.html)" in text
+    assert "(how accurate is simulated time?)" in text, "no link without its page"
+    publish._write_front(paths.reference(), [])
+    html = write_index().read_text()
+    assert "follow Alibaba's public 2018 trace (how accurate" in unescape(html), "that page was not run here"
+    assert answer in html and "data:image/svg+xml;base64," in html
+    first, second = (compare_figure.svg(compare_figure.figure(data)) for _ in range(2))
+    assert first == second and "<dc:date>" not in first
+
+
+def test_a_headline_has_its_numbers_until_a_verdict_changes(house):
+    for paper in ("oac", "gba"):
+        house.claims(GOOD.replace("a.b", f"{paper}.x"), paper)
+    judged = house.record(results_of(0.05, range(SEALED.start, SEALED.start + 5)), "gba/one", "laptop")
+    text = "gba: {text: 'Ours {gba.x}, the paper {gba.x:paper}, {gba.x:share} of it.', verdicts: {gba.x: other size}}"
+    (house.notebooks / "headlines.yaml").write_text(text)
+    assert headline("gba", judged) == "Ours 0.0500, the paper 0.2, 25 % of it." and headline("oac", judged) == ""
+    assert "| Ours 0.0500, the paper 0.2, 25 % of it. | 1: 1 other size |" in papers(paths.reference(), judged)
+    (house.notebooks / "headlines.yaml").write_text(text.replace("other size", "reproduced"))
+    assert headlines()["gba"].outdated({each.claim.id: each for each in judged}) == [
+        "gba.x: reproduced then, other size now"
+    ]
+    assert headline("gba", judged) == "" and "wait for their next run" in papers(paths.reference(), judged)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{gba.y}", "gba.y has a number there, but no place in its verdicts"),
+        ("{gba.x@none}", "stands for no number; cases are 'value'"),
+    ],
+)
+def test_a_headline_without_its_number_is_an_error(house, text, message):
+    house.claims(GOOD.replace("a.b", "gba.x"), "gba")
+    [judged] = house.record(results_of(0.05), "gba/one", "laptop")
+    with pytest.raises(BadHeadline, match=message):
+        Headline(text=text, verdicts={"gba.x": "other size"}).filled({"gba.x": judged})
+
+
+def test_headlines_fit_what_is_published():
+    """When this fails, a verdict has changed since the sentence about it was written: write the sentence anew."""
+    found = {verdict.claim.id: verdict for verdict in claims.verdicts(paths.reference())}
+    for name, each in headlines().items():
+        known = {paper.folder for paper in runner.papers()} | {each.name for each in runner.experiments()}
+        assert name in known and not each.outdated(found), each.outdated(found)
+        assert len(each.filled(found).split()) <= 36 and "{" not in each.filled(found)
+
+
+def test_the_index_tells_a_claim_that_waits_from_a_page_without_claims(ran):
+    ran.notebook("gba/free", "# Without claims", parameters=PARAMETERS)
+    runner.run("gba/free", "laptop")
+    publish.publish()
+    ran.claims(GOOD.replace("a.b", "a.c"), "gba")
+    for place in (ran.reports / "gba" / "one.ipynb", ran.reports / "claims" / "a.b.json"):
+        place.unlink()
+    index = publish.publish().read_text()
+    assert ">1 wait for a run<" in index
+    rows = dict(re.findall(r'href="(gba/(?:one|free))\.html".*?"Its claims"><span>(.*?)</span>', index, re.DOTALL))
+    assert 'class="mark not-run"' in rows["gba/one"] and rows["gba/free"] == "–"
+    paper = (paths.reference() / "gba" / "index.html").read_text()
+    assert publish.WAITS in paper and 'id="a.c"' in paper, "its rule can be read before it runs"
+
+
+def change_csv(house, text=None):
+    path = house.reports / "gba" / "one" / "auc.csv"
+    path.write_text(text) if text else path.unlink()
+
+
+def name_a_path(house):
+    path = house.reports / "gba" / "one.ipynb"
+    path.write_text(path.read_text().replace("What is seen.", f"Read from {house.root}/data/x."))
+
+
+NOT_LAPTOP = r"`make reproduce PROFILE=laptop` makes them:\nnotebook gba/one was run at the profile smoke"
+UNFIT = [
+    (lambda house: change(house.reports / "gba" / "one.ipynb", profile="smoke"), NOT_LAPTOP),
+    (
+        lambda house: change(house.reports / "gba" / "one.ipynb", parameters={"seeds": 1}),
+        "parameters of its own: seeds=1",
+    ),
+    (
+        lambda house: (house.reports / "gba" / "one.failed.ipynb").touch(),
+        "notebook gba/one failed when it was last run",
+    ),
+    (lambda house: house.claims(GOOD.replace("0.2", "0.3"), "gba"), r"a\.b was changed since it was judged: the rule"),
+    (lambda house: house.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba"), r"claim a\.c was not judged by gba/one"),
+    (change_csv, r"gba/one: its page leads to gba/one/auc\.csv, which cannot be read"),
+    (name_a_path, r"one\.html names a path of this machine, /.*/data/x"),
+    (lambda house: change_csv(house, "1" * 2_100_000), r"auc\.csv has 2\.1 MB, 2 is the most"),
+]
+
+
+@pytest.mark.parametrize(("plant", "message"), UNFIT)
+def test_what_is_not_fit_is_refused_and_nothing_changes(ran, plant, message):
+    publish.publish()
+    plant(ran)
+    before = (contents(paths.reference()), (ran.root / "README.md").read_bytes())
+    with pytest.raises(NotPublished, match=message):
+        publish.publish()
+    assert (contents(paths.reference()), (ran.root / "README.md").read_bytes()) == before
+    assert ran.left_behind() == []
+
+
+def test_a_rule_that_changed_judges_the_published_runs_again(ran):
+    """The page stays with its data and shows today's word, in short and in full; the record keeps that of its run."""
+    publish.publish()
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    ran.claims(GOOD.replace("value: 0.2", "value: 0.05") + GOOD.replace("a.b", "a.c").replace("auc", "qps"), "gba")
+    before = contents(paths.reference())
+    for _ in range(2):  # the second time nothing is left to change
+        publish.publish()
+        after = contents(paths.reference())
+        page = (paths.reference() / "gba" / "one.html").read_text()
+        assert page.count('class="verdict other-size"') == 2 and 'class="verdict reproduced"' not in page
+        assert "judged again, by today&#39;s rule, from the runs of" in page and "What is seen." in page
+        assert (
+            after["claims/a.b.json"] == before["claims/a.b.json"]
+            and b'"word": "reproduced"' in after["claims/a.b.json"]
+        )
+        text = " ".join((ran.root / "README.md").read_text().split())
+        assert "by today's rules, from runs made for earlier ones: 1 hold in direction but not in size." in text
+        assert "| 2: 1 other size, 1 waiting for a run |" in text
+    (paths.reference() / "claims" / "a.b.json").unlink()
+    publish.publish()
+    assert NONE_YET in " ".join((ran.root / "README.md").read_text().split())
+
+
+def test_nothing_to_publish_and_no_place_for_it(ran):
+    (ran.root / "README.md").write_text("# Kit")
+    with pytest.raises(NoPlace, match=r"README\.md has no place for the findings: a line <!-- findings"):
+        publish.publish()
+    assert not paths.reference().exists() and ran.left_behind() == []
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    with pytest.raises(NotPublished, match="nothing has been run"):
+        publish.publish()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("warning: /home/ann/kit/lib/x.py:3: bad", "/home/ann/kit/lib/x.py:3:"),
+        ("'/Users/ann'", "/Users/ann"),
+        (r"C:\Users\ann\kit", r"C:\Users\ann\kit"),
+        ("the log is at https://example.org/home/ann", None),
+        ("a home/work balance, reports/home/ann", None),
+        ('<img src="data:image/png;base64,AA+/home/ann/AA==">', None),
+    ],
+)
+def test_paths_of_a_machine(text, found):
+    assert machine_path(text) == found
+
+
+def test_every_protocol_is_of_one_family():
+    assert sorted(compare_figure.members()) == sorted({*ALL} - {"frozen"})
+
+
+def test_a_new_protocol_joins_the_family_that_takes_its_contract(monkeypatch):
+    """So that adding one is a file and a line in `ALL`."""
+    monkeypatch.setattr(compare_figure, "ALL", {**dict(ALL.items()), "mine": server_rule.Mine})
+    [family] = [each for each in compare_figure.families() if "mine" in each["members"]]
+    assert family["takes"] == "server" and len(compare_figure.members()) == len({*ALL} - {"frozen"}) + 1
+
+
+def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
+    """When this fails, `python -m reports.publish` has not been run, or its table was edited by hand."""
+    monkeypatch.delenv("LOCKSTEP_ROOT", raising=False)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert paths.root() == ROOT and published_readme() == text
+    data = compare_figure.read(paths.reference())
+    if data is not None:
+        svg, words = (paths.reference() / f"{publish.FRONT}.{kind}" for kind in ("svg", "json"))
+        assert svg.read_text(encoding="utf-8") == compare_figure.svg(compare_figure.figure(data))
+        assert json.loads(words.read_text(encoding="utf-8")) == compare_figure.front(data)
+    if not list((paths.reference() / "claims").glob("*.json")):
+        assert NONE_YET in text
+
+
+def test_git_keeps_the_reference_and_nothing_else_of_the_reports():
+    names = ["reports/reference/gba/one.html", "reports/reference/claims/a.b.json", "reports/reference/gba/one/auc.csv"]
+    others = ["gba/one.html", "runs/x/run.json", "claims/a.b.json", ".reference-x/index.html"]
+    others = [f"reports/output/{name}" for name in others]
+    command = ["git", "check-ignore", *names, *others]
+    ignored = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    if ignored.returncode == 128:
+        pytest.skip("no checkout of git")
+    assert ignored.stdout.split() == others

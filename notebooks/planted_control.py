@@ -1,0 +1,64 @@
+"""The planted control of every equivalence: Sync that throws a share of its gradients away, and so loses by construction.
+
+A test of equivalence that does not see this control lose cannot tell: `reports/claims/__init__.py`. Its dose is chosen on tuning
+seeds, so that it loses about two margins by `dose`, before the rule is committed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lib import Apply, Drop, Run
+from lib.options.checked import Share
+from lib.protocols.baselines import Sync
+from lib.protocols.server_rule import Decisions, ServerState
+from lib.seeds import not_judging
+from notebooks import study
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlantedControl(Sync):
+    """Sync whose updates are the mean of the gradients that are not thrown away."""
+
+    name: ClassVar = "planted-control"
+    cite: ClassVar = "none: the control of every equivalence"
+    drops: ClassVar = True
+
+    dropped: Share = 0.5
+    """The share of gradients that are thrown away, chosen by worker and batch, alike in every run."""
+
+    def _mean(self, state: ServerState) -> tuple[ServerState, Decisions]:
+        lost = tuple(push for push in state.pending if _uniform(push.worker, push.batch) < self.dropped)
+        kept = tuple(push for push in state.pending if push not in lost)
+        update = (Apply(kept, (1.0,) * len(kept), len(kept)),) if kept else ()
+        after = state.release() if kept else replace(state.release(), step=state.step)
+        return after, (*update, *((Drop(lost),) if lost else ()))
+
+
+def _uniform(worker: int, batch: int) -> float:
+    """A number from 0 to 1 that only these two decide."""
+    mixed = (batch * 0x9E3779B97F4A7C15 + worker * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
+    mixed = ((mixed ^ (mixed >> 31)) * 0xD6E8FEB86659FD93) % 2**64
+    return (mixed ^ (mixed >> 29)) / 2**64
+
+
+def dose(
+    job: Callable[[Any, int], Mapping[str, Any]],
+    quality: Callable[[Run], float],
+    share: float,
+    seeds: Iterable[int],
+    doses: Iterable[float] = (0.1, 0.25, 0.5, 0.75, 0.9),
+) -> tuple[float, dict[float, float]]:
+    """The share of gradients to drop so that two margins are lost, and what each dose loses as a share of the gain.
+
+    `job(protocol, seed)` is a run of the page under a rule; "frozen" and "sync" are run too. Between two doses a straight line.
+    """
+    seeds, doses = not_judging(seeds, "the dose of a planted control"), list(doses)
+    rules = {"sync": "sync", "frozen": "frozen"} | {each: PlantedControl(dropped=each) for each in doses}
+    runs = study.run({(name, seed): job(rule, seed) for name, rule in rules.items() for seed in seeds})
+    means = {name: float(np.mean([quality(runs[name, seed]) for seed in seeds])) for name in rules}
+    gain = means["sync"] - means["frozen"]
+    lost = {each: (means["sync"] - means[each]) / gain for each in doses}
+    return float(np.interp(2 * share, [0.0, *lost.values()], [0.0, *doses])), lost
