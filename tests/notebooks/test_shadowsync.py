@@ -94,17 +94,19 @@ def test_bmuf_is_timed_as_ma():
         assert (ma.steady_qps, ma.summary["sync_gap"]) == (bmuf.steady_qps, bmuf.summary["sync_gap"])
 
 
-def past(ne, **more):
+def past(ne):
     """A run of 400 examples that was evaluated four times."""
     rows = [{"samples": 100 * (i + 1), "train_ne": each + 0.1} for i, each in enumerate(ne)]
-    rows += [{"samples": 100 * (i + 1), "ne": each, **more} for i, each in enumerate(ne)]
+    rows += [{"samples": 100 * (i + 1), "ne": each} for i, each in enumerate(ne)]
     rows = [{"step": i + 1 if "train_ne" in row else np.nan, "time": float(i), **row} for i, row in enumerate(rows)]
     return Run(pd.DataFrame(rows), {"samples": 400, "sync_gap": 3.0}, *[pd.DataFrame()] * 2, {}, "")
 
 
 def test_quality_is_that_of_the_average_of_all_copies_and_one_copy_stands_next_to_it():
-    runs = [past([9.0, 9.0, 0.8, 0.6]), past([9.0, 9.0, 0.8, 0.6], ne_of_average=0.5, ne_of_centre=0.7)]
+    runs = [past([9.0, 9.0, 0.8, 0.6]) for _ in range(2)]
+    runs[1].summary.update(ne_of_average=0.55, expected_ne_of_average=0.5, ne_of_centre=0.75, expected_ne_of_centre=0.7)
     found = study.table([{"protocol": "a", "seed": seed} for seed in (1, 2)], runs, quality.figures)
+    assert found["ne by labels"].tolist() == pytest.approx([np.nan, 0.55], nan_ok=True)
     assert found["train_ne"].tolist() == pytest.approx([0.8, 0.8]) and found["sync_gap"].tolist() == [3, 3]
     assert found["ne"].tolist() == [0.6, 0.5] and found[quality.ONE_COPY].tolist() == [0.6, 0.6]
     assert found["ne of the servers' copy"].tolist() == pytest.approx([np.nan, 0.7], nan_ok=True)
