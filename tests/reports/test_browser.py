@@ -185,7 +185,7 @@ def listening():
 
 @pytest.mark.parametrize("policy", [True, False])
 def test_the_policy_stops_what_is_fetched_or_run_however_it_is_written(policy, house, tmp_path, listening):
-    """The browser itself keeps the promise; what `check_offline` finds is for the author. Without the policy all of it is fetched."""
+    """The browser itself keeps the promise; what `check_offline` finds is for the author. Without the policy it fetches all."""
     address, asked = listening
     html = (house.reports / "gba" / "one.html").read_text(encoding="utf-8")
     for number, text in enumerate(HOSTILE.values()):
