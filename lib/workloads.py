@@ -58,8 +58,8 @@ ALL = _Workloads(
 def get(name: str, profile: str = "smoke", **given) -> Workload:
     """Make the workload with a name and the size of a profile, with options.
 
-    On real data (`data=`), `samples` is by default at most one pass over the folder; the full profile of images, graphs and
-    questions keeps the papers' epochs.
+    On real data (`data=`), `samples` is by default at most one pass over the folder, and at full as many passes as the paper's
+    epochs.
     """
     valid = options(name)
     if profile not in PROFILES:
@@ -76,12 +76,14 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
     if entry := named().get(name):
         layers = [{"name": name}, entry["smoke"], entry[profile], given]
     settings = {kind.spelled.get(option, option): value for layer in layers for option, value in layer.items()}
+    epochs = settings.pop("epochs", None)
     try:
         made = kind(**settings)
     except BadField as error:
         raise BadField(f"workload {name!r}", error.path, error.problem) from error
-    if given.get("data") and "samples" not in given and not (kind.epochs and profile == "full"):
-        made = replace(made, samples=min(made.samples, prepared_datasets.training_samples(made.data)))
+    if given.get("data") and "samples" not in given:
+        once = prepared_datasets.training_samples(made.data)
+        made = replace(made, samples=epochs * once if epochs else min(made.samples, once))
     return made
 
 

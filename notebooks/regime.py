@@ -16,10 +16,20 @@ import pandas as pd
 
 from lib import Run, Workload, paths, protocols, workloads
 from lib.options.yaml_source import load
+from lib.tasks.workload import dense_parameters
 from reports.claims import differs
 from reports.markup import number
 
 CELLS = {
+    "parameters": "dense parameters",
+    "operations": "operations of a training step for each sample",
+    "workers": "workers",
+    "batch": "samples of a worker's batch",
+    "samples": "samples of a pass",
+    "epochs": "passes over the data",
+    "falls": "falls of the learning rate",
+    "fall": "what each multiplies the rate by",
+    "decay": "weight decay",
     "updates before": "updates before the judged stretch",
     "updates judged": "updates in it",
     "global batch": "samples of a global batch",
@@ -53,7 +63,12 @@ def cells(run: Run, before: Sequence[Run] = (), workload: Workload | None = None
     """The regime of a run. `before` are the runs that led to it; ids are counted in the workload's stream."""
     phase, summary = _phase(run), run.summary
     batch = _batches(phase) * phase["batch_size"]
-    found = {"updates before": sum(map(_updates, before)), "updates judged": _updates(run), "global batch": batch}
+    found = {"workers": phase["workers"], "batch": phase["batch_size"]}
+    if falls := len(run.provenance["workload"].get("lr_milestones", ())):
+        found["falls"] = falls
+    found |= {"updates before": sum(map(_updates, before)), "updates judged": _updates(run), "global batch": batch}
+    if workload is not None:
+        found["parameters"] = dense_parameters(workload)
     if workload is not None and workload.tables():
         samples = summary["samples"] + sum(each.summary["samples"] for each in before)
         found |= ids(workload, run.provenance["seed"], batch, samples)

@@ -40,6 +40,8 @@ class Optimizer(Checked, ABC):
 
     lr: Positive
     """Learning rate."""
+    weight_decay: NotNegative = 0.0
+    """Times a parameter, added to its gradient, as torch.optim does it; a row decays when, and only when, it gets a gradient."""
     weight_bound: Positive | None = None
     """Rows only: after a step every value is held within this distance of zero (Persia's weight bound)."""
 
@@ -75,7 +77,7 @@ class Optimizer(Checked, ABC):
 
     def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
         """One step in place on a dense vector, with `rate` times the learning rate."""
-        self.at(rate)._step(values, next(iter(state.values()), None), grad)
+        self.at(rate)._step(values, next(iter(state.values()), None), self._decayed(grad, values))
 
     @abstractmethod
     def columns(self, dim: int) -> int:
@@ -93,7 +95,7 @@ class Optimizer(Checked, ABC):
     @no_grad()
     def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
         """One step in place on a block of distinct rows: values [U, dim], state [U, columns], grads [U, dim]."""
-        self._step(values, state, grads)
+        self._step(values, state, self._decayed(grads, values))
         if self.weight_bound is not None:
             values.clamp_(-self.weight_bound, self.weight_bound)
 
@@ -108,9 +110,14 @@ class Optimizer(Checked, ABC):
 
         With a `mark` (column, stamp) the kernel writes the timestamp into that column too.
         """
+        if self.weight_decay:
+            grads = self._decayed(grads, rows[slots, : grads.shape[1]])
         kind, *numbers = self._kernel()
         numbers = (*map(float, numbers), *(kernels.NUMBERS - len(numbers)) * (0.0,))
         kernels.step(rows, slots, grads, kind, numbers, self.weight_bound or 0.0, *mark)
+
+    def _decayed(self, grads: Any, values: Any) -> Any:
+        return grads + self.weight_decay * values if self.weight_decay else grads
 
     @abstractmethod
     def _step(self, values: Tensor, state: Tensor | None, grads: Tensor) -> None: ...
@@ -190,7 +197,7 @@ class Adagrad(Optimizer):
 
     def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
         fused = values.is_cpu  # torch has no fused Adagrad elsewhere
-        options = {"weight_decay": 0.0, "lr_decay": 0.0, "eps": self.eps, "maximize": False}
+        options = {"weight_decay": self.weight_decay, "lr_decay": 0.0, "eps": self.eps, "maximize": False}
         adagrad(
             [values], [grad], [state["sum"]], [state["step"]], fused=fused, foreach=False, lr=rate * self.lr, **options
         )
@@ -241,7 +248,7 @@ class Adam(Optimizer):
         state["step"] += 1
         moments = [state["exp_avg"]], [state["exp_avg_sq"]]
         betas = {"beta1": self.beta1, "beta2": self.beta2}
-        options = {"amsgrad": False, "weight_decay": 0.0, "eps": self.eps, "maximize": False}
+        options = {"amsgrad": False, "weight_decay": self.weight_decay, "eps": self.eps, "maximize": False}
         _fused_adam_([values], [grad], *moments, [], [state["step"]], lr=rate * self.lr, **betas, **options)
 
     def columns(self, dim: int) -> int:

@@ -37,7 +37,6 @@ class ClickThrough(ClickDistribution, Workload):
 
     name: str = "ctr-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
-    epochs: ClassVar[bool] = False
     synthetic_only: ClassVar[frozenset[str]] = frozenset(
         {*ClickDistribution.__dataclass_fields__, "days", "length", "topics", "per_topic", "novelty", "affinity"}
     )

@@ -44,8 +44,6 @@ class Workload(Checked, ABC):
 
     name: ClassVar[str]
     """The registered name; a field where `named.yaml` has several names for one class."""
-    epochs: ClassVar[bool] = True
-    """Whether its full profile repeats real data for several epochs, as papers do; a click log is passed once."""
     synthetic_only: ClassVar[frozenset[str]] = frozenset()
     """Options of the synthetic data, which change nothing where `data` names a folder."""
     days: ClassVar[int] = 0
@@ -164,8 +162,9 @@ class Workload(Checked, ABC):
 
 @functools.lru_cache(maxsize=16)
 def dense_parameters(workload: Workload) -> int:
-    """Number of the model's dense parameters."""
-    return sum(parameter.numel() for parameter in workload.model(0).parameters())
+    """Number of the model's dense parameters, which are not allocated for it."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in workload.model(0).parameters())
 
 
 def fresh_model(workload: Workload, seed: int) -> FlatModel:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from lib import Lognormal, Node, Run, VirtualCluster, Workload, workloads
 from lib.seeds import not_judging
-from notebooks import grid_search, regime, study
+from notebooks import grid_search, regime, setting, study
 
 MODES = {"BSP": "all-reduce", "ASP": "async", "SSP": "hop-bs", "DS-Sync": "ds-sync"}
 """The paper's names -> the kit's. SSP's bound is not said."""
@@ -69,16 +69,28 @@ def job(
     evaluations: int | Sequence[float],
     rate: float = 1.0,
     workers: int = WORKERS,
-    data: str = "",
 ) -> dict:
-    """A run of so many steps of each worker; steps vary by a tenth between workers. Data are synthetic, or those of a folder."""
-    own = replace(TASKS[task].workload, **({"data": data} if data else {}), **FALLS.get(task, {}))
+    """A run of so many steps of each worker, 0: of as many as the workload's pass has; steps vary by a tenth between workers."""
+    own = replace(task_workload(task), **({} if setting.is_full() else FALLS.get(task, {})))
     kinds = {each: getattr(own, each) for each in ("dense_optimizer", "row_optimizer")}
     scaled: dict = {each: replace(kind, lr=rate * kind.lr) for each, kind in kinds.items()}
     if "world" in {each.name for each in fields(own)}:  # a question's truth is in its words, alike in all worlds
         scaled["world"] = seed
-    workload = replace(own, samples=workers * steps * LONGER.get(task, 1) * own.batch_size, **scaled)
+    workload = replace(own, samples=workers * steps * LONGER.get(task, 1) * own.batch_size or own.samples, **scaled)
     return study.job(workload, MODES.get(mode, FROZEN), cluster(workload, workers), seed, evaluations=evaluations)
+
+
+def tasks(*names: str) -> list[str]:
+    """The tasks that a page trains, of some or all: every one, or those of the folder of real data."""
+    found = setting.served({task: task for task in TASKS})
+    return [task for task in found if task in (names or TASKS)]
+
+
+def task_workload(task: str) -> Workload:
+    """What a task trains: its own at smoke and laptop, the paper's at full; real data if there is a folder of it."""
+    if setting.is_full():
+        return setting.workload(TASKS[task].workload.name, "dssync", f"{task}, {WORKERS}")
+    return replace(TASKS[task].workload, **({"data": setting.data()} if setting.data() else {}))
 
 
 def cluster(workload: Workload, workers: int = WORKERS) -> VirtualCluster:
@@ -134,7 +146,7 @@ def histories(cases: Iterable[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     for case, run in zip(cases, runs, strict=True):
         task, workers = TASKS[case["task"]], run.provenance["cluster"]["workers"]
         found = study.histories([case], [run], "samples", task.metric).rename(columns={task.metric: "metric"})
-        step = (found["samples"] / (workers * task.workload.batch_size)).round(2)
+        step = (found["samples"] / (workers * run.provenance["workload"]["batch_size"])).round(2)
         parts.append(found.assign(step=step, workers=workers, protocol=found["mode"]))
     return pd.concat(parts, ignore_index=True)
 

@@ -51,7 +51,8 @@ def bases(task: Task, profile: str, seeds: Iterable[int], **phase) -> dict[int, 
 def days(task: Task, profile: str, mode: str, start: Run, until: int | None = None, **more) -> dict:
     """The job that continues from another run's model day by day, over the days of the study unless `until` says otherwise.
     Where a rate is too large for a mode, batches whose loss is not finite are left out."""
-    until = until or task.sizes[profile].base + task.sizes[profile].days
+    size = task.sizes[profile]
+    until = min(until or size.base + size.days, size.base + 2 * size.days)
     job = task.job(profile, mode, start.provenance["seed"], until_day=until, **more)
     return job | {"start": start, "evaluations": "daily", "keep": True} | ({} if mode in PAIR else {"on_nan": "skip"})
 

@@ -15,15 +15,29 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 
-from lib import Adagrad, Adam, Lognormal, Phase, Rule, Run, Schedule, Slowdown, VirtualCluster, Workload, workloads
+from lib import (
+    Adagrad,
+    Adam,
+    BadOption,
+    Lognormal,
+    Phase,
+    Rule,
+    Run,
+    Schedule,
+    Slowdown,
+    VirtualCluster,
+    Workload,
+    workloads,
+)
 from lib.options.checked import Checked, Count, Natural, NotNegative, Positive
 from lib.options.yaml_source import load, read
 from lib.protocols.baselines import BSP, Async, Frozen, Sync
 from lib.protocols.gba import GBA
 from lib.protocols.hop import HopBS, HopBW
 from lib.store.optim import Optimizer
+from lib.tasks import prepared_datasets
 from lib.tasks.workload import dense_parameters
-from notebooks import clusters, study
+from notebooks import clusters, setting, study
 from notebooks.gba.throughput import SIGMA
 
 MODES = ("sync", "gba", "hop-bw", "hop-bs", "bsp", "async")
@@ -104,6 +118,8 @@ class Task(Checked):
     servers: Count = 4
     """As they are simulated: each stands for several machines."""
     moving: Positive = MOVING
+    kind: str = "clicks"
+    """Of the real data that it can train on."""
     rows_divided_by: Literal["met", "all"] = "met"
     """By what a row's summed gradient is divided in every mode: the workers that met its id, as the paper's Algorithm 2 has it,
     or all of them (joined rows), so that a global batch has one gradient however it is cut."""
@@ -112,8 +128,15 @@ class Task(Checked):
         """The stream: base, the modes' days, and Sync's days after them."""
         size = self.sizes[profile]
         days = size.base + 2 * size.days
-        whole = {"samples": days * size.day, "days": days, "batch_size": self.sync[1], **at_rate(self.adam)}
-        return workloads.get(size.model or self.workload_name, **whole, **size.options)
+        whole = {
+            "samples": days * size.day,
+            "days": days,
+            "batch_size": self.sync[1],
+            **at_rate(self.adam),
+            **size.options,
+        }
+        whole |= {"data": setting.data()} if setting.data() else {}
+        return workloads.get(size.model or self.workload_name, "full" if profile == "full" else "smoke", **whole)
 
     @property
     def adam(self) -> Adam:
@@ -124,11 +147,29 @@ class Task(Checked):
         return Adagrad(lr=self.printed.adagrad)
 
     def at(self, profile: str) -> Self:
-        """With that profile's workers and servers."""
-        fewer = self.sizes[profile].fewer
-        crews = {name: (getattr(self, name)[0] // fewer, getattr(self, name)[1]) for name in ("sync", "others")}
-        servers = max(1, self.servers // fewer)
-        return replace(self, gathered=self.gathered // fewer, spare=self.spare // fewer, servers=servers, **crews)
+        """With that profile's workers, servers and batches, and the days of the folder of real data, if there is one."""
+        fewer, printed = self.sizes[profile].fewer, self.printed
+        batches = {"sync": self.sync[1], "others": self.others[1], "lone": self.lone}
+        if profile == "full":
+            batches = {"sync": printed.sync, "others": printed.gba, "lone": printed.lone}
+        crews = {name: (getattr(self, name)[0] // fewer, batches[name]) for name in ("sync", "others")}
+        own = {
+            "gathered": self.gathered // fewer,
+            "spare": self.spare // fewer,
+            "servers": max(1, self.servers // fewer),
+        }
+        if setting.data():
+            own["sizes"] = {**self.sizes, profile: self._on_data(self.sizes[profile])}
+        return replace(self, lone=batches["lone"], **own, **crews)
+
+    def _on_data(self, size: Size) -> Size:
+        """The base, the modes' days and Sync's after them as thirds of the folder's days, all of which are trained on."""
+        log = prepared_datasets.read_clicks(setting.data(), behaviours=self.kind == "behaviours")
+        days = log.day(log.samples - 1) + 1
+        if days < 3:
+            raise BadOption(f"data={setting.data()!r} has {days} days of training; switching needs at least 3")
+        each = days // 3
+        return replace(size, base=days - 2 * each, days=each, day=max(1, log.samples // days))
 
     def rule(self, mode: str) -> Rule:
         kinds = {"sync": Sync, "async": Async, "one worker": Async, "frozen": Frozen}
@@ -208,6 +249,11 @@ def at_rate(kind: Optimizer) -> dict[str, Optimizer]:
 _FILE = Path(__file__).with_suffix(".yaml")
 
 TASKS: Mapping[str, Task] = {task.name: task for task in (read(Task, case, _FILE) for case in load(_FILE))}
+
+
+def chosen(profile: str, names: Iterable[str]) -> dict[str, Task]:
+    """Those of the tasks that a page trains, with a profile's sizes: of a folder of real data, what it has data for."""
+    return {name: TASKS[name].at(profile) for name in setting.served({name: TASKS[name].kind for name in names})}
 
 
 def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:

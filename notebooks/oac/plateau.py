@@ -14,6 +14,7 @@ import pandas as pd
 from lib import Adagrad, Run, Workload, workloads
 from lib.seeds import tuning
 from notebooks import grid_search, study
+from notebooks import setting as page
 from notebooks.advisor.trial import crossing
 from notebooks.oac.replay import equal, replaced_share
 from notebooks.oac.tasks import SETUPS
@@ -89,23 +90,24 @@ class Study(NamedTuple):
     """What all runs of the page have in common."""
 
     epochs: int
-    data: str | None = None
-    """Folder of a real graph; without it one is planted."""
     shape: Mapping = SHAPE
 
     def workload(self, setting: str, seed: int, rate: float) -> Workload:
+        """At full the paper's two settings have its models, batches and epochs, on a folder's graph or a synthetic one."""
         at, adagrad = SETTINGS[setting], Adagrad(lr=rate)
-        planted = dict(self.shape) | {"world": seed, "exponent": at.exponent}
-        graph = {"data": self.data} if self.data else planted
-        size = {"batch_size": at.batch, "negatives": at.batch // 4, "dim": 50, "scale": 0.1}
         rates = dict.fromkeys(("row_optimizer", "dense_optimizer"), adagrad)
+        if page.is_full() and setting in POINTS:
+            return replace(page.workload(SETUPS[at.setup].workload_name, "oac", at.setup, world=seed), **rates)
+        synthetic = dict(self.shape) | {"world": seed, "exponent": at.exponent}
+        graph = {"data": page.data()} if page.data() else synthetic
+        size = {"batch_size": at.batch, "negatives": at.batch // 4, "dim": 50, "scale": 0.1}
         workload = workloads.get("freebase86m-distmult", **graph, **size, **rates, **RANKED)
-        return replace(workload, samples=self.epochs * (len(workload.graph.train) if self.data else workload.triples))
+        return replace(workload, samples=self.epochs * (len(workload.graph.train) if page.data() else workload.triples))
 
     @property
     def around(self) -> list[str]:
         """The settings beside the paper's; a real graph has the skew that it has."""
-        return [name for name, at in AROUND.items() if not self.data or at.exponent == SKEW]
+        return [name for name, at in AROUND.items() if not page.data() or at.exponent == SKEW]
 
     def job(self, setting: str, mode: str, seed: int, rate: float = 0.1, many: float | None = None) -> dict:
         """A mode's run, judged twice an epoch; with `many` batches in flight where it is tuned."""

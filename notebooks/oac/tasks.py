@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from lib import Adagrad, Link, Rule, VirtualCluster, Work, Workload, protocols, workloads
-from notebooks import clusters, study
+from notebooks import clusters, setting, study
 
 ENTITIES = 10_000
 
@@ -75,6 +75,9 @@ class Setup:
     """Of a batch here: with its triples' ends, and their neighbours, the same share of all entities."""
 
     def workload(self, epochs: float, world: int, **options) -> Workload:
+        """So many epochs of a small graph; at full the paper's ten of a graph of Freebase86m's shape, or of a folder's."""
+        if setting.is_full():
+            return setting.workload(self.workload_name, "oac", self.name, world=world)
         size = {"entities": ENTITIES, "triples": DEGREE * ENTITIES, "dim": DIM}
         size |= {"batch_size": self.batch, "negatives": self.negatives, "samples": round(epochs * DEGREE * ENTITIES)}
         return workloads.get(self.workload_name, **size, world=world, **options)

@@ -11,8 +11,9 @@ from lib import Device, Lognormal, Node, Rule, Uplink, VirtualCluster, Workload,
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.baselines import Async, Frozen, Sync
 from lib.protocols.persia import Hybrid
+from lib.tasks import prepared_datasets
 from lib.tasks.workload import dense_parameters
-from notebooks import clusters, study
+from notebooks import clusters, setting, study
 
 TAU = 4
 """Batches that are read ahead: "less than 5 for most cases" (Sec. 5)."""
@@ -39,14 +40,30 @@ GPUS = 8
 DENSE = 12e6
 """Dense parameters of the public tasks (Sec. 6, Table 1)."""
 
+PUBLIC = ("taobao", "avazu", "criteo")
+TASKS = (*PUBLIC, "kwai")
+
+
+def trained(names: Sequence[str] = TASKS) -> list[str]:
+    """The tasks that a page trains: all of the names, or for a folder of clicks the public task whose data it holds; for
+    other clicks Criteo's."""
+    if not setting.data():
+        return [*names]
+    setting.served(dict.fromkeys(names, "clicks"))
+    source = prepared_datasets.Partitions(setting.data()).manifest.get("dataset", "")
+    return [next((task for task in PUBLIC if source.startswith(task)), "criteo")]
+
+
 TABLE_2 = study.paper_table("persia", "table 2")
 """Final test AUC; PaddlePaddle's column stands under the mode that we read it as."""
 
 
 def learning_task(task: str, samples: int, *, world: int, dense: float = 1.0, rows: float = 1.0) -> Workload:
     """A task that learns, in one pass over five days, Kwai's over seven, and is tested on the day after, as by the paper's splits
-    of 80/20 and 85/15; at so many times its usual learning rates of the network and of the rows."""
-    workload = workloads.get(f"{task}-ffnn", samples=samples, batch_size=64, world=world, hidden=(64, 32))
+    of 80/20 and 85/15; at full 0 samples stand for the paper's. It has so many times its usual learning rates of the network and
+    of the rows."""
+    small = {"batch_size": 64, "world": world, "hidden": (64, 32)}
+    workload = setting.workload(f"{task}-ffnn", "persia", task, samples, **small)
     times = {"dense_optimizer": dense, "row_optimizer": rows}
     rates = {name: replace(kind := getattr(workload, name), lr=kind.lr * by) for name, by in times.items()}
     return replace(workload, **rates)

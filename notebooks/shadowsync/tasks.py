@@ -21,7 +21,7 @@ from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ShadowMA
 from lib.store.phantom import PhantomDense
 from lib.tasks.workload import dense_parameters
-from notebooks import clusters, study
+from notebooks import clusters, setting, study
 
 DENSE = 50e6
 """Bytes of the interaction and the MLPs (Sec. 4)."""
@@ -75,12 +75,14 @@ def workload(samples: int, **options) -> Workload:
 
 
 def light(samples: int, *, rate: float = 0.1, rows: float = 0.03, **options) -> Workload:
-    """Clicks for a factorisation machine with a small network, whose steps are a few times as cheap, for long passes. `rate`
-    is that of the dense parameters, `rows` that of the rows; the defaults are S-EASGD's best with ten trainers, on a
-    tuning seed."""
+    """Clicks for a factorisation machine with a small network, whose steps are a few times as cheap, for long passes; at full for
+    a DLRM of the paper's size. `rate` is that of the dense parameters, `rows` that of the rows; the defaults are S-EASGD's best
+    with ten trainers, on a tuning seed."""
     sizes = {"batch_size": BATCH, "days": 1, "drift": 0.0, "hidden": (32,), "dense_features": 4}
     rates = {"dense_optimizer": Adagrad(lr=rate), "row_optimizer": Adagrad(lr=rows)}
-    return workloads.get("clicks-light", **{"samples": samples, **sizes, **rates} | options)
+    name = "criteo-dlrm" if setting.is_full() else "clicks-light"
+    made = setting.workload(name, "shadowsync", "dataset 1", **{"samples": samples, **sizes, **rates} | options)
+    return replace(made, **rates)
 
 
 def store(task: Workload) -> RowStore:
@@ -208,6 +210,9 @@ def job(
     )
     return study.job(task, protocol, machines, seed, store=store(task), evaluations=study.marks(20))
 
+
+EXAMPLES = {number: int(setting.printed("shadowsync", f"dataset {number}")["samples"]) for number in (1, 2, 3)}
+"""Of a pass over each of the paper's data sets (Sec. 4)."""
 
 SHARES = {"half": 0.5, "copied": 1.0, "never": 0.0}
 """How far of the way to the average a replica goes."""

@@ -7,6 +7,6 @@ executed part is kept as `<name>.failed.ipynb`, and an earlier report stays as i
 
 from reports.runner.execution import PROFILES, NotebookFailed, is_complete, run, run_facts
 from reports.runner.notebook_files import Experiment, experiments, neighbours, read, resolve, source, title
-from reports.runner.notebook_parameters import check_parameters, parameters, parse_parameters, repeat
+from reports.runner.notebook_parameters import check_parameters, note_parameters, parameters, parse_parameters, repeat
 from reports.runner.papers import Paper, papers
 from reports.runner.parallel import run_together

@@ -98,11 +98,19 @@ def command(name: str, profile: str, values: Mapping[str, Any]) -> str:
     )
 
 
+_noted: dict[str, Any] = {}
+
+
+def note_parameters(**values: Any) -> None:
+    """Keep the values of parameters whose names a notebook uses for something else later."""
+    _noted.update(values)
+
+
 def repeat(name: str) -> str:
     """The command that repeats the notebook of this kernel: the runner's, or one with the parameters' present values."""
     if typed := os.environ.get(paths.COMMAND):
         return typed
-    present = vars(sys.modules["__main__"])
+    present = {**vars(sys.modules["__main__"]), **_noted}
     declared = parameters(resolve(name)[0].path)
     values = {key: present.get(key, parameter.default) for key, parameter in declared.items()}
     profile = values.pop("profile", "smoke")

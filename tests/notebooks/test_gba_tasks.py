@@ -42,13 +42,13 @@ PRINTED = {"criteo": (32, 100, 40, 12.8, 5), "alimama": (32, 128, 3, 0.75, 1), "
 def test_workers_and_local_batches_have_the_ratios_of_the_papers_table(task, profile):
     few, many, sync, gba, lone = PRINTED[task.name]
     phases = {mode: task.at(profile).phase(mode) for mode in (*tasks.MODES, "one worker")}
-    assert {phases[mode].batch_size for mode in ("sync", "hop-bs", "bsp", "hop-bw")} == {task.sync[1]}
+    assert {phases[mode].batch_size for mode in ("sync", "hop-bs", "bsp", "hop-bw")} == {task.at(profile).sync[1]}
     assert phases["gba"].batch_size / phases["sync"].batch_size == pytest.approx(gba / sync, rel=0.25)
     assert phases["async"].batch_size / phases["sync"].batch_size == pytest.approx(lone / sync, rel=0.05)
     assert {phases[mode].workers for mode in ("async", "hop-bs", "bsp", "hop-bw", "gba")} == {phases["gba"].workers}
     assert phases["gba"].workers / phases["sync"].workers == pytest.approx(many / few)
     together = [phases[mode].workers * phases[mode].batch_size for mode in ("sync", "gba")]
-    assert together[0] == together[1]
+    assert together[0] == pytest.approx(together[1], rel=0.03 if profile == "full" else 1e-9)
     assert phases["one worker"] == replace(phases["async"], workers=1)
 
 

@@ -37,7 +37,7 @@ def test_rows_that_meet_in_the_paper():
 
 def test_rows_of_the_table():
     """On a small graph: OAC is replayed to the byte, never loses what a serial run has, and counts what meets."""
-    made = plateau.Study(1, None, plateau.SMALL)
+    made = plateau.Study(1, plateau.SMALL)
     places = study.grid(seed=[3], setting=["setup 2"], mode=("sequential", "pipelined", "oac", plateau.UNTRAINED))
     jobs = [made.job(**place) for place in places]
     data = plateau.claim_table(places, lib.sweep(jobs), jobs).set_index("mode")
@@ -48,9 +48,10 @@ def test_rows_of_the_table():
     assert data.loc["oac", "brings"] == data.loc["sequential", "mrr"] - data.loc[plateau.UNTRAINED, "mrr"]
 
 
-def test_a_real_graph_has_the_skew_that_it_has():
+def test_a_real_graph_has_the_skew_that_it_has(monkeypatch):
     assert "20 of 256, flat" in plateau.Study(1).around
-    assert not any("flat" in name or "steep" in name for name in plateau.Study(1, "folder").around)
+    monkeypatch.setattr(plateau.page, "data", lambda: "folder")
+    assert not any("flat" in name or "steep" in name for name in plateau.Study(1).around)
 
 
 def test_where_asynchrony_is_measurably_worse():
@@ -106,6 +107,6 @@ def test_tuned_asynchrony_is_tuned_by_how_soon_it_is_near(monkeypatch):
     monkeypatch.setattr(plateau.grid_search, "curve", tried)
     index = pd.MultiIndex.from_product([["setup 1"], ["sequential"]])
     found = pd.DataFrame({"rate": 0.3, "value": 0.5}, index=index)
-    values = plateau.Study(1, None, plateau.SMALL).by_hand(found)
+    values = plateau.Study(1, plateau.SMALL).by_hand(found)
     assert values == pytest.approx((1 / 15, 1 / 15))  # 0.45, half of the way from 10 to 20 s
     assert asked[1] == (2, 0.3) and asked[3] == (2, 0.03)  # sequential's rate, then one of its own

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import lib
 from lib import paths
@@ -28,6 +29,8 @@ def test_updates_are_counted_by_what_the_rule_sums():
     """400 batches are 50 updates of Sync's eight workers, and 400 of Async's."""
     found = regime.cells(run("sync", 400), [run("async", 400), run("sync", 80)], brings=0.25)
     assert found == {
+        "workers": 8,
+        "batch": 10,
         "updates before": 410,
         "updates judged": 50,
         "global batch": 80,
@@ -57,6 +60,9 @@ class Stream:
     def tables(self):
         return {"pairs": None, "one": None}
 
+    def model(self, seed):
+        return torch.nn.Linear(3, 1)
+
     def draw(self, seed, first, size, index):
         assert seed == 3
         places = np.arange(first, first + size)
@@ -71,6 +77,7 @@ def test_ids_are_counted_in_the_stream(monkeypatch):
     assert regime.ids(Stream(), 3, 10, 240)["samples per id"] == 120 / 61, "not of more than can be counted"
     found = regime.cells(run("sync", 8), [run("sync", 2)], Stream())
     assert found["samples per id"] == 100 / 51, "before the stretch and in it"
+    assert found["parameters"] == 4
 
 
 @pytest.mark.parametrize(

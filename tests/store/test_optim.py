@@ -21,20 +21,25 @@ ALL = [
     Adam(lr=0.01),
     Adam(lr=0.1, beta1=0.5, beta2=0.9, eps=1e-3),
     Adam(lr=0.1, beta1=0.0, beta2=0.0),
+    Adam(lr=0.01, weight_decay=0.3),
+    Adagrad(lr=0.1, weight_decay=0.3),
+    Momentum(lr=0.1, weight_decay=0.3),
+    SGD(lr=0.1, weight_decay=0.3),
 ]
 
 
 def plain_torch(optimizer, parameters):
     """The textbook call, not the variant that the store uses."""
     if isinstance(optimizer, SGD):
-        return torch.optim.SGD(parameters, lr=optimizer.lr)
+        return torch.optim.SGD(parameters, lr=optimizer.lr, weight_decay=optimizer.weight_decay)
     if isinstance(optimizer, Momentum):
         options = {"momentum": optimizer.momentum, "nesterov": optimizer.nesterov}
-        return torch.optim.SGD(parameters, lr=optimizer.lr, **options)
+        return torch.optim.SGD(parameters, lr=optimizer.lr, weight_decay=optimizer.weight_decay, **options)
     if isinstance(optimizer, Adagrad):
         options = {"eps": optimizer.eps, "initial_accumulator_value": optimizer.initial}
-        return torch.optim.Adagrad(parameters, lr=optimizer.lr, **options)
-    return torch.optim.Adam(parameters, lr=optimizer.lr, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps)
+        return torch.optim.Adagrad(parameters, lr=optimizer.lr, weight_decay=optimizer.weight_decay, **options)
+    options = {"betas": (optimizer.beta1, optimizer.beta2), "eps": optimizer.eps}
+    return torch.optim.Adam(parameters, lr=optimizer.lr, weight_decay=optimizer.weight_decay, **options)
 
 
 def irregular_steps(n, steps, seed=0):

@@ -10,8 +10,7 @@ import lib
 from lib import VirtualCluster, workloads
 from lib.errors import UnknownName, UnknownOption
 from lib.store.optim import Adam, Momentum
-from lib.tasks.flat_model import FlatModel
-from lib.tasks.workload import evaluate
+from lib.tasks.workload import dense_parameters, evaluate
 from lib.workloads import PROFILES
 
 NAMED = [*workloads.named()]
@@ -58,14 +57,17 @@ def test_the_experiments_of_the_five_papers_are_there():
 def test_the_largest_sizes_are_the_papers():
     persia = workloads.get("criteo-ffnn", profile="full")
     assert persia.hidden == (4096, 2048, 1024, 512, 256)
-    assert FlatModel(persia.model(0)).size == pytest.approx(18e6, rel=0.1)  # Persia gives 12 to 34 million
+    assert dense_parameters(persia) == pytest.approx(12e6, rel=0.1)
+    assert dense_parameters(workloads.get("kwai-ffnn", profile="full")) == pytest.approx(34e6, rel=0.02)
     syn = workloads.get("criteo-syn", profile="full")
     assert syn.fields * syn.vocabulary * syn.copies * syn.dim == pytest.approx(6.25e12, rel=1e-6)
     ids = workloads.get("criteo-syn").batch(0, 0, size=512).ids["feature"]
     assert len(ids) > 0.999 * 512 * 26  # hardly any id comes twice
     oac = workloads.get("freebase86m-graphsage", profile="full")
     assert (oac.dim, oac.neighbours, oac.batch_size) == (50, 10, 50_000)
+    assert workloads.get("freebase86m-distmult", profile="full").batch_size == 500_000
     wrn = workloads.get("cifar10-wrn", profile="full")
+    assert (wrn.lr_milestones, wrn.lr_gamma, wrn.batch_size) == ((0.3, 0.6, 0.8), 0.2, 256)
     assert (wrn.depth, wrn.width) == (26, 10) and workloads.get("imagenet-wrn50-2", profile="full").network == "wrn50"
 
 

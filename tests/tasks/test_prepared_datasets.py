@@ -204,7 +204,9 @@ def test_a_click_log_is_passed_once_unless_more_is_asked_for_and_the_run_says_so
 
 def test_the_papers_epochs_stand_at_full_and_smoke_stays_small(tmp_path, monkeypatch):
     monkeypatch.setattr(prepared_datasets, "training_samples", lambda path: 10_000_000_000 if path == "large" else 20)
-    assert workloads.get("cifar10-wrn", data="small", profile="full").samples == 200 * 50_000
+    assert workloads.get("cifar10-wrn", data="small", profile="full").samples == 200 * 20
+    assert workloads.get("freebase86m-graphsage", data="large", profile="full").samples == 10 * 10_000_000_000
+    assert workloads.get("criteo-deepfm", data="large", profile="full").samples == 10_000_000_000
     assert workloads.get("cifar10-wrn", data="small").samples == 20
     assert workloads.get("criteo-deepfm", data="large").samples == workloads.get("criteo-deepfm").samples
 
