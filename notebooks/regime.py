@@ -139,9 +139,15 @@ def comparison(data: pd.DataFrame, runs: Sequence[Run], paper: str, column: str 
     counted in its first run. What training brings is the rows' own `brings`."""
     found: dict[str, list[dict]] = {}
     for row, name, brings in data[[column, "brings"]].itertuples(name=None):
-        counted = None if name in found else workloads.get(**runs[row].provenance["workload"])
+        counted = None if name in found else _workload(runs[row].provenance["workload"])
         found.setdefault(name, []).append(cells(runs[row], (), counted, brings))
     return table(found, paper_regime(paper))
+
+
+def _workload(described: Mapping) -> Workload:
+    """The workload of a run: of real data without the options of synthetic data."""
+    idle = workloads.ALL[described["name"]].synthetic_only if described.get("data") else ()
+    return workloads.get(**{option: value for option, value in described.items() if option not in idle})
 
 
 def mark(here: float | None, there: float | None) -> str:

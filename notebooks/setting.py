@@ -1,6 +1,6 @@
 """The setting of a page of quality: a small one at smoke and laptop, the paper's at full, and real data where a folder is given.
 
-    setting.use(profile, data)  # once, in a page's settings
+    setting.use(profile, data, device)  # once, in a page's settings
     task = setting.workload("taobao-ffnn", "persia", "taobao", samples=4_000, hidden=(64, 32))
 
 A paper's `regime.yaml` says what it prints of each of its tasks. The regime's table shows it at every profile, and at full a
@@ -13,7 +13,7 @@ from typing import Any
 
 from lib import BadOption, Workload, workloads
 from lib.tasks import prepared_datasets
-from notebooks import regime
+from notebooks import regime, study
 from reports.runner import note_parameters
 
 _page = {"profile": "smoke", "data": ""}
@@ -28,8 +28,10 @@ NEEDS = {
 """Kind -> what a folder must hold, for an error."""
 
 
-def use(profile: str, data: str = "") -> None:
-    """Let all workloads that are made from here on in this process have a profile, and the data of a folder."""
+def use(profile: str, data: str = "", device: str = "cpu") -> None:
+    """Let all workloads that are made from here on in this process have a profile and the data of a folder, and all runs in
+    simulated time compute and evaluate on a device."""
+    study.use_device(device)
     _page.update(profile=profile, data=data)
     note_parameters(profile=profile, data=data)
     if data:
@@ -70,19 +72,24 @@ def printed(paper: str, column: str) -> dict[str, float]:
     return regime.paper_regime(paper)[column]
 
 
+def with_data(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the named workload; where the page has real data with its folder, and without those of synthetic data."""
+    if not data():
+        return dict(options)
+    kept = {key: value for key, value in options.items() if key not in workloads.ALL[name].synthetic_only}
+    return kept | {"data": data()}
+
+
 def workload(name: str, paper: str, column: str, samples: int = 0, **small: Any) -> Workload:
     """The registered workload: with those options at smoke and laptop; at full as the paper prints it, with the options `PASSED`.
 
     A pass has `samples`; 0 stands for the workload's own, at full the paper's. Real data are passed over once at most, unless
     the paper has epochs.
     """
-    options = {"data": data()} if data() else {}
     if not is_full():
-        drawn = {"vocabularies", "pooling", "entities", "relations", "triples"} if data() else set()
-        made = workloads.get(name, **options, **{key: value for key, value in small.items() if key not in drawn})
-        return _of_length(made, samples)
+        return _of_length(workloads.get(name, **with_data(name, small)), samples)
     paper_s = printed(paper, column)
-    made = workloads.get(name, "full", **options, **{key: small[key] for key in PASSED & small.keys()})
+    made = workloads.get(name, "full", **with_data(name, {key: small[key] for key in PASSED & small.keys()}))
     return _of_length(as_printed(made, paper_s), samples or (0 if data() else int(paper_s.get("samples", 0))))
 
 

@@ -116,6 +116,8 @@ def _cases(verdict: Verdict) -> list[list[Any]]:
 def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
     """The claims' verdicts, and what was fitted for their notebooks."""
     verdicts = list(verdicts)
+    if not verdicts:
+        return Fragment(parts().heading("Verdicts") + "<p>Real data: shown, not judged.</p>", "not judged")
     html = parts().heading("Verdicts") + verdict_table(verdicts, HOW_TO_READ)
     html += fitted({verdict.claim.notebook for verdict in verdicts})
     return Fragment(html, "verdicts")

@@ -135,8 +135,8 @@ class Task(Checked):
             **at_rate(self.adam),
             **size.options,
         }
-        whole |= {"data": setting.data()} if setting.data() else {}
-        return workloads.get(size.model or self.workload_name, "full" if profile == "full" else "smoke", **whole)
+        name = size.model or self.workload_name
+        return workloads.get(name, "full" if profile == "full" else "smoke", **setting.with_data(name, whole))
 
     @property
     def adam(self) -> Adam:

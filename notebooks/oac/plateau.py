@@ -99,9 +99,9 @@ class Study(NamedTuple):
         if page.is_full() and setting in POINTS:
             return replace(page.workload(SETUPS[at.setup].workload_name, "oac", at.setup, world=seed), **rates)
         synthetic = dict(self.shape) | {"world": seed, "exponent": at.exponent}
-        graph = {"data": page.data()} if page.data() else synthetic
-        size = {"batch_size": at.batch, "negatives": at.batch // 4, "dim": 50, "scale": 0.1}
-        workload = workloads.get("freebase86m-distmult", **graph, **size, **rates, **RANKED)
+        size = synthetic | {"batch_size": at.batch, "negatives": at.batch // 4, "dim": 50, "scale": 0.1}
+        name = "freebase86m-distmult"
+        workload = workloads.get(name, **page.with_data(name, size | rates | RANKED))
         return replace(workload, samples=self.epochs * (len(workload.graph.train) if page.data() else workload.triples))
 
     @property

@@ -136,7 +136,7 @@ def test_what_the_paper_has_are_cells_of_tasks():
 def test_a_pages_runs_stand_beside_a_papers(monkeypatch):
     monkeypatch.setattr(regime, "paper_regime", lambda paper: {"a": {"brings": 0.5}})
     runs = [run("sync", 400), run("sync", 80)]
-    monkeypatch.setattr(regime.workloads, "get", lambda **given: None)
+    monkeypatch.setattr(regime, "_workload", lambda described: None)
     data = pd.DataFrame({"task": ["a", "a"], "brings": [0.1, 0.3]}, index=[0, 1])
     table = regime.comparison(data, runs, "paper")
     assert table.loc[regime.CELLS["brings"], ("a", "here")] == "0.2"
