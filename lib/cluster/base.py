@@ -29,6 +29,7 @@ from lib.cluster.spec import Usage, Work
 from lib.errors import BadOption, NodeLost, first_cause
 from lib.options.checked import Checked, Count, Positive
 from lib.options.units import Seconds
+from lib.store.device_array import DeviceArray, native
 
 Main = Callable[["World"], Awaitable[Any]]
 
@@ -165,6 +166,10 @@ class Site(ABC):
         `emit(k, part)` follows on the event loop; in virtual time as soon as that share of the work is done."""
         loop = asyncio.get_running_loop()
         return await self.compute(work, function, *args, lambda k, part: loop.call_soon_threadsafe(emit, k, part))
+
+    def message(self, tensor: torch.Tensor) -> Any:
+        """What other parts are sent of a tensor: an array; where all parts share a process, one on the tensor's device."""
+        return np.asarray(native(tensor))
 
     @abstractmethod
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
@@ -365,7 +370,7 @@ def nbytes(message: Any) -> int:
     while parts:
         part = parts.pop()
         kind = type(part)
-        if kind is np.ndarray:
+        if kind is np.ndarray or kind is DeviceArray:
             total += part.nbytes
         elif kind is tuple or kind is list:
             parts += part

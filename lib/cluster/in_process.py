@@ -13,6 +13,7 @@ import numpy as np
 from lib.cluster.base import Cluster, Handle, Meeting, Retries, RetryingHandle, Site, World
 from lib.cluster.failures import FailureSchedule, NodeFailures
 from lib.errors import MemberLost, NodeLost, first_cause
+from lib.store.device_array import native
 
 
 class NodeContext:
@@ -141,6 +142,8 @@ class ProcessSite(Site):
         self.survivors: dict[str, Any] = {}
 
     failures: NodeFailures
+
+    message = staticmethod(native)
 
     def survivor(self, key: str, make: Callable[[str | None], Any]) -> Any:
         if key not in self.survivors:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -70,12 +70,12 @@ class WallSite(Site):
     ) -> Any:
         if after:
             await asyncio.wait(after)
-        return await self._run(work, self._finish, function, *args)
+        return await self._run(work, function, *args)
 
     async def launch(self, work: Work | None, function: Callable, *args) -> Any:
         if work is None and self.device.type == "cpu":  # a thread would cost more than a copy
             return function(*args)
-        return await self._run(work, self._enqueue, function, *args)
+        return await self._run(work, function, *args)
 
     def _inline(self, work: Work | None) -> bool:
         """Whether a computation is too small for a thread and for a slowdown."""
@@ -105,14 +105,6 @@ class WallSite(Site):
         start = self._processor_time()
         result = function(*args)
         return result, self._processor_time() - start
-
-    def _finish(self, function: Callable, *args) -> Any:
-        """Compute to the end."""
-        return self._enqueue(function, *args)
-
-    def _enqueue(self, function: Callable, *args) -> Any:
-        """Compute, on a device only up to the launch of its kernels."""
-        return function(*args)
 
 
 class MessageDelays:
@@ -259,27 +251,17 @@ class LocalWorld(ProcessWorld):
 
 
 class LocalSite(WallSite, ProcessSite):
-    """A name and, on a CUDA device, a stream; all sites share the machine."""
+    """A name; all sites share the machine, and a device's stream, which computes in the order of the launches: no part waits for
+    another's arrays."""
 
     def __init__(self, world: LocalWorld, node: str):
         WallSite.__init__(self, world.cluster, world.seed, node, world.device)
         ProcessSite.__init__(self, world.cluster, node)
         self._world = world
         self.threads, self.input_threads = world.threads, world.input_threads
-        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def now(self) -> float:
         return self._world.now()
-
-    def _enqueue(self, function: Callable, *args) -> Any:
-        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            return function(*args)
-
-    def _finish(self, function: Callable, *args) -> Any:
-        result = self._enqueue(function, *args)
-        if self._stream:
-            self._stream.synchronize()  # others will read the result from their own streams
-        return result
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:

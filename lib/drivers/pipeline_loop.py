@@ -20,7 +20,8 @@ from lib.drivers.trainer import Trainer
 from lib.drivers.workers import Workers
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.checkpoint import Part
-from lib.store.device import Arrival, Cache, Transfers, uploaded
+from lib.store.device import Arrival, Cache, Transfers
+from lib.store.device_array import uploaded
 from lib.store.rows import Rows
 from lib.store.table import Table
 from lib.tasks.batch import Batch
@@ -191,7 +192,9 @@ class Pipeline(Part):
         if not self._plan.gradients:
             return self._dense.apply(result.dense)
         sound, rate = result.finite(), self._plan.rate_after(self._samples)
-        sent = {"/loss": result.loss, "/scores": result.scores, "/sound": sound}
+        sent = {"/loss": result.loss, "/sound": sound}
+        if work.batch.labels is not None:
+            sent["/scores"] = result.scores
         self._dense.apply(result.dense, rate, where=sound)
         for name, before in work.blocks.items():
             dim, after = self._dims[name], before.clone()
@@ -217,10 +220,11 @@ class Pipeline(Part):
                 before = Rows.of(read.ids, arrived[f"/{name} before"].numpy(), dim, work.versions[name])
                 stamps = {"stamp": work.stamp, "safe": work.admission.safe}
                 self._log.compute(work.batch.index, name, before, rows[name], work.place, **stamps)
-        return rows, float(arrived["/loss"]), arrived["/scores"].numpy(), bool(arrived["/sound"])
+        scores = arrived["/scores"].numpy() if "/scores" in arrived else None
+        return rows, float(arrived["/loss"]), scores, bool(arrived["/sound"])
 
     def _snapshot(self, point: EvalPoint) -> Snapshot:
-        return Snapshot(point, self._site.now(), self._samples, {0: self._dense.pull()}, {})
+        return Snapshot(point, self._site.now(), self._samples, {0: np.asarray(self._dense.pull())}, {})
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:

@@ -26,6 +26,7 @@ from lib.drivers.workers import Workers
 from lib.errors import BadOption
 from lib.protocols.mixing import Background, Centre, Loop
 from lib.store.checkpoint import Part
+from lib.store.device_array import native
 from lib.store.rows import Rows
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult
@@ -242,7 +243,7 @@ class ReplicaWorker(Part):
         elif place == "after":
             await self.mix(clock, label, asked, alone=self._together)
         elif place == "gradient":  # one that had to be left out counts as zero
-            mine = result.dense.cpu().numpy() if result else np.zeros(self.replica.size, np.float32)
+            mine = native(result.dense) if result else np.zeros_like(self.replica.pull()[: self.replica.size])
             start, mean = await self.exchanger.mean(label, asked, mine, overlap)
             await self.replica.update(mean, label, rate)
             self.mixed(clock, label, start)
@@ -324,7 +325,7 @@ class ReplicaWorker(Part):
     def _snapshot(self, point: EvalPoint) -> Snapshot:
         tables = self.replica.tables
         rows = {name: (slice(None), table.peek(self._evaluated[point.day][name])) for name, table in tables.items()}
-        return Snapshot(point, self.site.now(), self._samples, {0: self.replica.model()}, rows)
+        return Snapshot(point, self.site.now(), self._samples, {0: np.asarray(self.replica.model())}, rows)
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:

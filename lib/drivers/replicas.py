@@ -42,7 +42,7 @@ class Replica(Checkpointed):
         start = plan.start(site)
         self.size, self._running = parameters, start.size - parameters
         self._dense = plan.dense_store(start, site.device, parameters)
-        self._memory = self._rule.init(readonly(start[: self.size]))
+        self._memory = self._rule.init(readonly(self._dense.pull()[: self.size]))
         self.tables = plan.tables() if rows else {}
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
@@ -146,7 +146,7 @@ class Replica(Checkpointed):
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
         self._dense.load(dense)
-        self._memory = self._rule.init(readonly(dense["values"][: self.size]))
+        self._memory = self._rule.init(readonly(self._dense.pull()[: self.size]))
         self._mixed = self._dense.pull() if self._rule.should_mix else None
         for name, table in self.tables.items():
             table.load(rows[name])
@@ -231,7 +231,7 @@ class SyncServer(Part):
         optimizer = checked(Optimizer | None, rule.exchange.optimizer, rule.name, "optimizer")
         if optimizer:
             optimizer.check_dense()
-        self._copy = plan.dense_store(start[self._part], optimizer=optimizer)
+        self._copy = plan.dense_store(start[self._part], site.device, optimizer=optimizer)
         self._samples = [0] * plan.workers
         self._evals = [*plan.eval_points]
         self.record = PartLog(site.node, [] if plan.trace else None)
@@ -251,11 +251,11 @@ class SyncServer(Part):
 
     async def report(self, end: EvalPoint) -> PartLog:
         self.record.snapshots.append(self._snapshot(end))
-        self.record.final = {"centre": self._copy.pull()}
+        self.record.final = {"centre": np.asarray(self._copy.pull())}
         return self.record
 
     def _snapshot(self, point: EvalPoint) -> Snapshot:
-        return Snapshot(point, self._site.now(), sum(self._samples), {self._server: self._copy.pull()})
+        return Snapshot(point, self._site.now(), sum(self._samples), {self._server: np.asarray(self._copy.pull())})
 
 
 async def open_sync_servers(world: World, plan: Plan, model: ModelState | None) -> tuple[Handle, ...]:

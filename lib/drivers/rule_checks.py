@@ -13,6 +13,7 @@ from lib.drivers.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.rule import Rule
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
+from lib.store.device_array import DeviceArray
 
 
 def check_push(rule: ServerRule, before: ServerState, push: Push, answer: Any) -> tuple[ServerState, Decisions]:
@@ -103,7 +104,9 @@ def _check_update(rule: ServerRule, update: Apply) -> None:
 
 
 def readonly(array: np.ndarray) -> np.ndarray:
-    """Return a read-only view."""
+    """Return a read-only view; of an array on a device itself, which has no such views."""
+    if isinstance(array, DeviceArray):
+        return array
     view = array.view()
     view.flags.writeable = False
     return view
@@ -124,13 +127,15 @@ def writes_refused(rule: Rule, method: str) -> Iterator[None]:
 
 def checked_pair(rule: Rule, method: str, what: str, answer: Any) -> tuple[Any, np.ndarray]:
     """Refuse an answer that is no pair: an array of two numbers would unpack as silently as two arrays."""
-    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], np.ndarray):
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], (np.ndarray, DeviceArray)):
         raise BadOption(f"{rule.name}: {method} must return two things, {what}; it gave {type(answer).__name__}")
     return answer
 
 
 def without_views(memory: Any, live: np.ndarray) -> Any:
     """A rule's memory, with a copy in place of each view of the live vector, which goes on changing."""
+    if isinstance(memory, DeviceArray):
+        return memory.copy()
     if isinstance(memory, np.ndarray):
         return memory.copy() if np.may_share_memory(memory, live) else memory
     if isinstance(memory, (tuple, list)) and type(memory) in (tuple, list):

@@ -118,7 +118,7 @@ class ServerClient:
         if result is None:
             return Gradient(self._rank, token, batch.index, batch.size, void="dropped")
         part = dense_slice(self._size, len(self._handles), shard)
-        dense = result.dense.cpu().numpy()[part] if self._dense else None
+        dense = self._site.message(result.dense)[part] if self._dense else None
         rows = {}
         for table, part in share.items():
             ids = None if table in self._pooled else batch.ids[table][part]
@@ -178,7 +178,7 @@ class CachedClient(ServerClient):
 
     def _clear(self) -> None:
         """Begin with an empty copy, and with optimisers that have not stepped."""
-        self._vector = self._plan.dense_store(self._plan.start(self._site)) if self._dense else None
+        self._vector = self._plan.dense_store(self._plan.start(self._site), self._site.device) if self._dense else None
         self._tables = replace(self._plan, store=RowStore()).tables() if self._rows else {}
         self._steps_left = 0
         """Steps for which the copy may still be used."""

@@ -113,7 +113,7 @@ class Shard(Checkpointed):
         self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         mine = dense_slice(start.size, plan.placement.shards, number)
-        self.dense = plan.dense_store(start[mine]) if "dense" in holds else None
+        self.dense = plan.dense_store(start[mine], site.device) if "dense" in holds else None
         self.tables = tables or (plan.tables() if "rows" in holds else {})
         self._evaluated: dict[int | None, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
         """Day -> table -> positions among the evaluation's ids, and the ids that are on this server."""
@@ -190,7 +190,7 @@ class Shard(Checkpointed):
         return {**dense, "rows": {name: table.export() for name, table in self.tables.items()}}
 
     def snapshot(self, point: EvalPoint, time: float, samples: int) -> Snapshot:
-        dense = {self._number: self.dense.pull()} if self.dense is not None else {}
+        dense = {self._number: np.asarray(self.dense.pull())} if self.dense is not None else {}
         evaluated = self._evaluated[point.day]
         rows = {table: (part, self.tables[table].peek(ids)) for table, (part, ids) in evaluated.items()}
         return Snapshot(point, time, samples, dense, rows)
@@ -203,7 +203,7 @@ class Shard(Checkpointed):
                 grads = [self._memory.compensate(grad.dense, now, grad.source.dense) for grad, _ in pairs]
             mean = _mean(grads, [weight for _, weight in pairs], update.decision.divisor)
             self.dense.apply(mean, update.decision.rate)
-            update.norm = float(np.linalg.norm(mean))
+            update.norm = np.linalg.norm(mean)
         for name in self.tables:
             if met := [pair for pair in pairs if name in pair[0].rows]:
                 update.decayed += self._step_rows(name, met, update.decision, update.step + 1)
@@ -239,7 +239,7 @@ class _Memory(Checkpointed):
     def __init__(self, plan: Plan, rule: ServerRule, dense: DenseStore | None, tables: Mapping[str, Table]):
         self._rule, self._lock = rule, threading.Lock()
         """One gradient at a time: it takes what the last one left."""
-        self._dense = np.zeros(0 if dense is None else len(dense), np.float32)
+        self._dense = np.empty(0, np.float32) if dense is None else np.zeros_like(dense.pull())
         still = SGD(lr=1.0)
         self._rows = {
             name: plan.store.table(f"{name}-memory", table.dim, still, seed=plan.seed, scale=0.0)

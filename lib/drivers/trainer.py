@@ -74,7 +74,7 @@ class Trainer:
         else:
             result = await self._site.compute(self._cost(batch), self._compute, "step", batch, dense, rows)
         end = self._computed(batch, start)
-        sound = not self._plan.gradients or finite(result)
+        sound = finite(result) if self._plan.gradients and result.sound is None else result.sound is not False
         return result if self.note(batch, end, result.loss, result.scores, sound) else None
 
     async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:

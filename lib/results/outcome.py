@@ -66,6 +66,7 @@ class Outcome:
         spans = [(record.node, *span) for record in self._records for span in record.spans or ()]
         table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch", "norm"])
         table[["start", "end"]] -= self._start
+        table["norm"] = [*map(float, table["norm"])]
         return table.sort_values(["start", "node"], kind="stable", ignore_index=True)
 
     def history(self) -> pd.DataFrame:

@@ -27,6 +27,7 @@ from xxhash import xxh3_64_hexdigest
 
 from lib import paths
 from lib.errors import BadOption, Damaged
+from lib.store.device_array import DeviceArray
 
 _SEAL = 16
 """Bytes of the checksum."""
@@ -156,8 +157,8 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, thing: Any) -> Any:
         kind = type(thing)
-        if kind is np.ndarray:
-            return _array, (_tensor(thing),)
+        if kind is np.ndarray or kind is DeviceArray:
+            return _array, (_tensor(np.asarray(thing)),)
         if isinstance(thing, np.generic):
             return _scalar, (_tensor(np.asarray(thing)),)
         if kind is np.random.Generator:

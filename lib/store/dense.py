@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from lib.errors import BadOption
+from lib.store.device_array import DeviceArray, native, uploaded
 from lib.store.optim import Optimizer
 from lib.store.rows import floats_of
 
@@ -29,7 +31,8 @@ class DenseStore:
             raise BadOption(f"start must be one-dimensional, not of shape {tuple(start.shape)}")
         self._size = start.shape[0]
         self._trained = self._size if trained is None else trained
-        self.values = self._tensor(start, "start", self._size).to(device, copy=True)
+        self._device = torch.device(device)
+        self.values = self._checked(start, "start", self._size).to(device, copy=True)
         """The live vector on its device: later steps show in it."""
         self._stepped = self.values[: self._trained]
         self._state: dict[str, torch.Tensor] = {}
@@ -44,18 +47,18 @@ class DenseStore:
         """Bytes of the vector and of the optimiser's state."""
         return sum(tensor.nbytes for tensor in self._tensors().values())
 
-    def pull(self) -> np.ndarray:
-        """A copy of the vector on the host."""
+    def pull(self) -> Any:
+        """A copy of the vector, where it lies."""
         return self.seen()[0]
 
-    def seen(self, before: tuple[np.ndarray, int] | None = None) -> tuple[np.ndarray, int]:
+    def seen(self, before: tuple[Any, int] | None = None) -> tuple[Any, int]:
         """A copy of the vector, and how often it had been written to; the one from `before`, if it is still that."""
         with self._lock:
             if before is not None and before[1] == self._writes:
                 return before
-            return self.values.to("cpu", copy=True).numpy(), self._writes
+            return native(self.values.clone()), self._writes
 
-    def apply(self, grad: np.ndarray | torch.Tensor, rate: float = 1.0, *, where: torch.Tensor | None = None) -> None:
+    def apply(self, grad: Any, rate: float = 1.0, *, where: torch.Tensor | None = None) -> None:
         """One optimiser step, with `rate` times the learning rate; the gradient is only read.
 
         `where` is true or false on the vector's device, which the host need not know: then nothing changes if it is false.
@@ -64,27 +67,25 @@ class DenseStore:
         with self._lock:
             self._state = self._state or self.optimizer.first_dense(self._stepped)
             before = {} if where is None else {name: tensor.clone() for name, tensor in self._tensors().items()}
-            self.optimizer.step(self._stepped, self._state, grad.to(self._stepped.device), rate)
+            self.optimizer.step(self._stepped, self._state, grad, rate)
             self._writes += 1
             for name, tensor in () if where is None else self._tensors().items():
                 if tensor.device == where.device:  # Adagrad's steps are counted on the host; no value depends on them
                     tensor.copy_(torch.where(where, tensor, before[name]))
 
-    def still(self) -> tuple[np.ndarray, int]:
-        """The same without a copy where the vector lies on the host: for who knows that nobody writes until it is done."""
-        if self.values.device.type != "cpu":
-            return self.seen()
+    def still(self) -> tuple[Any, int]:
+        """The same without a copy: for a caller that knows that nothing is written until it is done."""
         with self._lock:
-            return self.values.numpy(), self._writes
+            return native(self.values), self._writes
 
-    def shift(self, change: np.ndarray | torch.Tensor) -> None:
+    def shift(self, change: Any) -> None:
         """Move what no gradient moves by so much."""
         change = self._tensor(change, "change", self._size - self._trained)
         with self._lock:
-            self.values[self._trained :].add_(change.to(self.values.device))
+            self.values[self._trained :].add_(change)
             self._writes += 1
 
-    def assign(self, vector: np.ndarray | torch.Tensor) -> None:
+    def assign(self, vector: Any) -> None:
         """Replace the vector and keep the optimiser's state."""
         vector = self._tensor(vector, "vector", self._size)
         with self._lock:
@@ -106,12 +107,12 @@ class DenseStore:
             for name, part in zip(known, np.split(state, max(len(known), 1)), strict=False):
                 self._state[name].copy_(self._tensor(part, name, self._trained))
 
-    def move(self, before: np.ndarray, writes: int, after: np.ndarray) -> int:
+    def move(self, before: Any, writes: int, after: Any) -> int:
         """Go from `before`, as `seen`, to `after`, and keep what others have written since; how many did."""
         with self._lock:
             since, self._writes = self._writes - writes, self._writes + 1
             if since:
-                self.values.add_(self._tensor(after - before, "after", self._size).to(self.values.device))
+                self.values.add_(self._tensor(after - before, "after", self._size))
             else:
                 self.values.copy_(self._tensor(after, "after", self._size))
             return since
@@ -144,7 +145,12 @@ class DenseStore:
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {"values": self.values, **self._state}
 
-    def _tensor(self, vector: np.ndarray | torch.Tensor, name: str, size: int) -> torch.Tensor:
+    def _tensor(self, vector: Any, name: str, size: int) -> torch.Tensor:
+        """On the vector's device."""
+        return uploaded(self._checked(vector, name, size), self._device)
+
+    def _checked(self, vector: Any, name: str, size: int) -> torch.Tensor:
+        vector = vector.tensor if isinstance(vector, DeviceArray) else vector
         if isinstance(vector, torch.Tensor):
             vector = vector.detach()
             if vector.dtype == torch.float32 and vector.shape == (size,):

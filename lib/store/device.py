@@ -12,17 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from lib.store.device_array import uploaded
 from lib.store.optim import SGD
 from lib.store.rows import Rows
 from lib.store.table import NEVER, Table
-
-
-def uploaded(array: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The array on a device, for what its current stream does next; the host goes on at once."""
-    if isinstance(array, torch.Tensor) and array.device.type != "cpu":
-        return array.to(device)
-    tensor = torch.as_tensor(array)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def concat(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | N
         return phantom(*shape, kind=parts[0].dtype)
     if places is None:
         return np.concatenate(parts)
-    whole = np.empty(shape, parts[0].dtype)
+    whole = np.empty_like(parts[0], shape=shape)
     for place, part in zip(places, parts, strict=True):
         whole[place] = part
     return whole

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from lib.errors import BadOption
+from lib.store.device import Transfers
+from lib.store.device_array import DeviceArray, native, uploaded
 from lib.tasks.batch import Batch, Pooling, pool
 
-OnBucket = Callable[[int, np.ndarray], None]
+OnBucket = Callable[[int, Any], None]
 """Takes the number of a bucket and its gradient."""
 
 
@@ -21,8 +23,8 @@ OnBucket = Callable[[int, np.ndarray], None]
 class StepResult:
     """The outcome of one forward and backward pass.
 
-    A `step` leaves all but `dense` and `statistics` on the host, as a number and arrays. A `launch` leaves all as tensors on
-    the model's device, where it may not be computed yet.
+    A `step` leaves all but `dense` and `statistics` on the host, as a number and arrays; of a batch without labels a device's
+    scores stay there and are None. A `launch` leaves all as tensors on the model's device, where it may not be computed yet.
     """
 
     loss: Any
@@ -35,6 +37,8 @@ class StepResult:
     """What the model's `forward` returned."""
     statistics: Tensor | None = None
     """By how much the forward pass moved the running statistics; None: the model has none."""
+    sound: bool | None = None
+    """Whether loss and gradients are finite, where a step on a device has brought that along; None: `finite` can tell."""
 
     def finite(self) -> Tensor:
         """Whether the loss and all gradients of a `launch` are finite; a sum is finite only if all its terms are."""
@@ -54,6 +58,7 @@ class FlatModel:
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu", pooling: Pooling | None = None):
         """`pooling`: the columns of a batch that are summed before the module sees them."""
         self.device, self._pooling = torch.device(device), pooling or {}
+        self._transfers = Transfers(self.device)
         self.module = module.to(self.device, torch.float32)
         parameters = list(self.module.parameters())
         running = running_statistics(self.module)
@@ -80,9 +85,9 @@ class FlatModel:
         self._buffers: dict[str, tuple[Tensor, int]] | None = self._versions()
         """The buffers before the first step; None after the check that steps leave them as they are."""
 
-    def load(self, vector: np.ndarray | Tensor) -> None:
+    def load(self, vector: Any) -> None:
         """Copy in the values of all parameters and running statistics."""
-        self.vector.copy_(tensor(vector))
+        self.vector.copy_(uploaded(tensor(vector), self.device))
 
     def buckets(self, count: int | Literal["tensor"]) -> list[slice]:
         """Cut the gradient into about `count` parts of similar size, or into one for each parameter.
@@ -110,10 +115,18 @@ class FlatModel:
         """
         if self._own_gradients:
             return self._compiled_step(batch, rows, buckets, on_bucket)
-        blocks = {table: tensor(block).to(self.device) for table, block in rows.items()}
+        blocks = {table: uploaded(tensor(block), self.device) for table, block in rows.items()}
         there = self.launch(batch.to(self.device), blocks, buckets, on_bucket)
-        on_host = {table: gradient.cpu().numpy() for table, gradient in there.rows.items()}
-        return replace(there, loss=there.loss.item(), rows=on_host, scores=there.scores.cpu().numpy())
+        sent = {f"/{table}": gradient for table, gradient in there.rows.items()} | {"loss": there.loss}
+        if batch.labels is not None or self.device.type == "cpu":
+            sent["scores"] = there.scores
+        if self.device.type != "cpu":
+            sent["finite"] = there.finite()
+        came = self._transfers.down(sent).on_host()
+        sound = bool(came["finite"]) if "finite" in came else None
+        scores = came["scores"].numpy() if "scores" in came else None
+        on_host = {table: came[f"/{table}"].numpy() for table in there.rows}
+        return replace(there, loss=came["loss"].item(), rows=on_host, scores=scores, sound=sound)
 
     def launch(
         self, batch: Batch, rows: Mapping[str, Tensor], buckets: Sequence[slice] = (), on_bucket: OnBucket | None = None
@@ -191,8 +204,6 @@ class _BucketHooks:
         self._parameters, self._gradient, self._buckets, self._on_bucket = parameters, gradient, buckets, on_bucket
         self._missing = [0] * len(buckets)
         self._next = 0
-        self._ready: list[torch.cuda.Event] = []
-        """On a CUDA device: an event for each completed bucket, in the order of the buckets."""
 
     def __enter__(self) -> None:
         self._hooks, start = [], 0
@@ -207,7 +218,6 @@ class _BucketHooks:
             hook.remove()
         if kind is None:
             self._report_until(len(self._buckets))
-            self._report_landed()
 
     def _count(self, owner: int) -> None:
         self._missing[owner] -= 1
@@ -219,26 +229,8 @@ class _BucketHooks:
     def _report_until(self, end: int) -> None:
         """Report the buckets before `end`, in the same order on every worker, whatever its batch touches."""
         for k in range(self._next, end):
-            if self._gradient.is_cuda:  # one thread launches the backward passes of all models, so none may wait
-                self._ready.append(torch.cuda.current_stream().record_event())
-            else:
-                self._on_bucket(k, self._gradient[self._buckets[k]].cpu().numpy().copy())
+            self._on_bucket(k, native(self._gradient[self._buckets[k]]).copy())
         self._next = max(self._next, end)
-
-    def _report_landed(self) -> None:
-        """Copy each bucket to the host when the device completes it."""
-        if not self._ready:
-            return
-        landed, down = [], torch.cuda.Stream(self._gradient.device)
-        with torch.cuda.stream(down):
-            for bucket, ready in zip(self._buckets, self._ready, strict=True):
-                down.wait_event(ready)
-                part = self._gradient[bucket]
-                host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True).copy_(part, non_blocking=True)
-                landed.append((host, down.record_event()))
-        for k, (host, there) in enumerate(landed):
-            there.synchronize()
-            self._on_bucket(k, host.numpy())
 
 
 @contextmanager
@@ -254,6 +246,8 @@ def one_thread() -> Iterator[None]:
 
 def tensor(array: Any) -> Tensor:
     """A tensor on the array's own memory; unlike `from_numpy`, DLPack accepts a read-only array without a warning."""
+    if isinstance(array, DeviceArray):
+        return array.tensor
     return array.detach() if isinstance(array, Tensor) else torch.from_dlpack(array)
 
 

@@ -1,11 +1,14 @@
-"""What one CUDA device makes of this machine: python -m notebooks.bench.device FOLDER, which takes minutes and writes there
+"""What one CUDA device makes of this machine: python -m notebooks.bench.device FOLDER, which takes ten minutes and writes there
 
+    machine.json       commit, versions, the card
+    figures.csv        from a kernel to four workers together, each figure with what was expected, and plain torch as the peer
     calibration.yaml   the machine as `lockstep calibrate` finds it, the device with it
     pipelines.csv      OAC's setup 2 with a tenth of the paper's batches and with whole ones: its three modes in turn
     threads.csv        samples a second of protocols on four workers of one process, on the device and on cores
     fidelity.csv       the same on a virtual cluster that one worker's run is the model of, and how far that was off
 
-None of it is judged: it says how fast the same code is where there is a device.
+Each part may fail alone: `failed.txt` then says how. Parts begin no more after `--minutes`. None of it is judged: it says how
+fast the same code is where there is a device. `--device cpu --small` shows in a minute that all of it runs.
 """
 
 import argparse
@@ -14,7 +17,9 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +34,11 @@ from lib.options.checked import Count
 from lib.results import provenance
 from lib.store.table import Table
 from lib.tasks.graph import Graph, LinkPrediction
+from notebooks.bench import device_steps
 from notebooks.calibration import fidelity
 from notebooks.calibration.calibrate import calibrate
 from notebooks.oac import on_disk
 
-PARTS = ("calibration", "fidelity", "pipelines", "threads")
 THREADS = ("sync", "all-reduce", "gba", "async", "hybrid", "s-easgd")
 WORKERS = 4
 
@@ -124,42 +129,77 @@ def foretold(device: str, steps: int) -> Iterator[dict[str, Any]]:
         yield from fidelity.compare(cluster, task, ("sync", "async", "gba"), nodes)
 
 
-def main(arguments: list[str]) -> None:
+def calibration(settings: argparse.Namespace) -> None:
+    calibrate(settings.folder / "calibration.yaml", quick=settings.small)
+
+
+def of_pipelines(settings: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    triples, entities, turns = (500, 20_000, 1) if settings.small else (50_000, 4_000_000, settings.turns)
+    yield from pipelines(setup_2(triples, 8 if settings.small else 40, entities), settings.device, turns)
+
+
+def of_threads(settings: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    task = device_steps.Bench(settings.device, settings.small).task(
+        32 if settings.small else 2_048, 8 if settings.small else 100
+    )
+    yield from threads(task, dict.fromkeys((settings.device, "cpu")))
+
+
+def of_fidelity(settings: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    yield from foretold(settings.device, 16 if settings.small else 100)
+
+
+def figures(settings: argparse.Namespace, part: Callable) -> Iterator[dict[str, Any]]:
+    for row in part(device_steps.Bench(settings.device, settings.small)):
+        yield {"part": part.__name__, **row}
+
+
+PARTS: dict[str, tuple[str, Callable]] = {
+    **{part.__name__: ("figures.csv", functools.partial(figures, part=part)) for part in device_steps.PARTS},
+    "pipelines": ("pipelines.csv", of_pipelines),
+    "threads": ("threads.csv", of_threads),
+    "fidelity": ("fidelity.csv", of_fidelity),
+    "calibration": ("", calibration),
+}
+"""In the order of what would be missed most."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the parts; how many failed."""
     parser = argparse.ArgumentParser(prog="python -m notebooks.bench.device", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--share", type=float, default=1.0, help="of all sizes; 0.01 shows that it runs")
+    parser.add_argument("--small", action="store_true", help="shows that it runs")
     parser.add_argument("--only", choices=PARTS, action="append")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=9.0, help="after which no part begins")
     settings = parser.parse_args(arguments)
+    lib.LocalCluster(device=settings.device)  # which refuses a device that is not there
     settings.folder.mkdir(parents=True, exist_ok=True)
-    only = settings.only or PARTS
     (settings.folder / "machine.json").write_text(json.dumps(provenance.machine(), indent=1) + "\n")
-    if "calibration" in only:
-        calibrate(settings.folder / "calibration.yaml", quick=settings.share < 1)
-    if "fidelity" in only:
-        _noted(settings.folder / "fidelity.csv", foretold(settings.device, int(max(16, 200 * settings.share))))
-    if "pipelines" in only:
-        least, entities = int(50_000 * settings.share), int(4e6 * settings.share)
-        tasks = (setup_2(least, 60, entities), setup_2(10 * least, 16, entities))
-        turned = (
-            pipelines(task, settings.device, turns) for task, turns in zip(tasks, (settings.turns, 1), strict=True)
-        )
-        _noted(settings.folder / "pipelines.csv", itertools.chain.from_iterable(turned))
-    if "threads" in only:
-        size = {"samples": int(4e5 * settings.share), "batch_size": int(2048 * min(1.0, 10 * settings.share))}
-        task = lib.workloads.get("criteo-dlrm", "laptop", dim=64, hidden=(512, 256), evaluation_samples=2048, **size)
-        _noted(settings.folder / "threads.csv", threads(task, dict.fromkeys((settings.device, "cpu"))))
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    failed, began = 0, time.perf_counter()
+    for name in settings.only or PARTS:
+        file, part = PARTS[name]
+        if time.perf_counter() - began > 60 * settings.minutes:
+            _note_failure(settings.folder, name, "not begun: the time was over")
+            continue
+        try:
+            for row in part(settings) or ():
+                rows[file].append(row)
+                pd.DataFrame(rows[file]).to_csv(settings.folder / file, index=False, float_format="%.5g")
+                print(json.dumps(row, default=float), flush=True)
+        except Exception:
+            failed += 1
+            _note_failure(settings.folder, name, traceback.format_exc(limit=-4))
+    return failed
 
 
-def _noted(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Each row as soon as it is there."""
-    known = []
-    for row in rows:
-        known.append(row)
-        pd.DataFrame(known).to_csv(path, index=False, float_format="%.5g")
-        print(json.dumps(row, default=float), flush=True)
+def _note_failure(folder: Path, part: str, why: str) -> None:
+    with open(folder / "failed.txt", "a") as file:
+        file.write(f"{part}: {why}\n")
+    print(f"{part}: {why}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

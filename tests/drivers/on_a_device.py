@@ -1,6 +1,7 @@
 """Protocols on a device that is not there: which tensors meet, what the host waits for, and the CPU's bits."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -11,8 +12,10 @@ from lib.drivers.trainer import Trainer
 from lib.results.outcome import digest
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
+from notebooks.bench import device
 from notebooks.oac.replay import serial
 from tests import elsewhere
+from tests.drivers import crossings
 from tests.toys import finals, records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 400}
@@ -21,7 +24,7 @@ HOT = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_run"), (Pipel
 
 
 @pytest.fixture(autouse=True)
-def device(monkeypatch):
+def on_the_device(monkeypatch):
     elsewhere.as_on_a_device(monkeypatch)
 
 
@@ -55,9 +58,9 @@ def test_the_host_never_waits_in_the_hot_path(model, monkeypatch):
     waits, waited = [], []
     for owner, name in HOT:
         monkeypatch.setattr(owner, name, elsewhere.watch.watched(getattr(owner, name), waits))
-    finished = LocalSite._finish
+    computed = LocalSite.compute
     monkeypatch.setattr(
-        LocalSite, "_finish", lambda site, *call: waited.append(call[0].__name__) or finished(site, *call)
+        LocalSite, "compute", lambda site, work, *call: waited.append(call[0].__name__) or computed(site, work, *call)
     )
     name, options = MODELS[model]
     trained(workloads.get(name, **options), "oac")
@@ -140,3 +143,19 @@ def test_simulated_time_on_a_device_has_the_schedule_and_the_bits_of_the_cpu(nam
     assert here.digest == there.digest
     assert here.trace.equals(there.trace)
     assert str(here.summary) == str(there.summary)
+
+
+@pytest.mark.parametrize("name", crossings.PROTOCOLS)
+def test_a_step_waits_once_and_no_dense_parameters_cross(name):
+    """Its loss, scores, rows' gradients and whether they are finite come down together; nobody waits on the event loop."""
+    step = crossings.per_step(name)
+    assert step["waits"] <= 1 and step["waits on the event loop"] == 0 and step["dense"] == 0
+
+
+@pytest.mark.parametrize(
+    "part", ["ceilings", "our_step", "plain_torch", "workers_together", "simulated_time", "pipelines"]
+)
+def test_the_devices_bench_runs_there(part, tmp_path):
+    assert device.main([str(tmp_path), "--device", str(elsewhere.DEVICE), "--small", "--only", part]) == 0
+    rows = pd.read_csv(tmp_path / ("pipelines.csv" if part == "pipelines" else "figures.csv"))
+    assert len(rows) and (tmp_path / "machine.json").is_file()

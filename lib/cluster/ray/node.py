@@ -21,6 +21,7 @@ import torch.distributed as distributed
 from lib.cluster.base import Cluster, Handle, Meeting, Retries
 from lib.cluster.local import MessageDelays, WallSite, sleep_until
 from lib.errors import MemberLost, NodeLost, first_cause
+from lib.store.device_array import DeviceArray, native
 
 COLLECTIVE = timedelta(minutes=5)
 """How long a group waits for a member before it counts as lost."""
@@ -197,9 +198,10 @@ class RaySite(WallSite):
             raise MemberLost(f"a member of {meeting.members} died: {error}") from error
 
     def _mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
-        tensor = torch.tensor(mine, device=self.device)
+        tensor = mine.copy().tensor if isinstance(mine, DeviceArray) else torch.tensor(mine, device=self.device)
         self.group(meeting).allreduce(tensor).wait()
-        return tensor.div_(len(meeting.members)).cpu().numpy()
+        tensor.div_(len(meeting.members))
+        return native(tensor) if isinstance(mine, DeviceArray) else tensor.cpu().numpy()
 
     def _gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         group = self.group(meeting)
