@@ -26,10 +26,10 @@ import torch
 from lib.cluster.failures import ROLES, Failure, FailureSchedule, Mishaps, NodeFailures
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
+from lib.device_array import DeviceArray, native
 from lib.errors import BadOption, NodeLost, first_cause
 from lib.options.checked import Checked, Count, Positive
 from lib.options.units import Seconds
-from lib.store.device_array import DeviceArray, native
 
 Main = Callable[["World"], Awaitable[Any]]
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from lib.cluster.base import Cluster, Handle, Meeting, Retries, RetryingHandle, Site, World
 from lib.cluster.failures import FailureSchedule, NodeFailures
+from lib.device_array import native
 from lib.errors import MemberLost, NodeLost, first_cause
-from lib.store.device_array import native
 
 
 class NodeContext:

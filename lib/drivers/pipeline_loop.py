@@ -11,6 +11,7 @@ import torch
 
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
+from lib.device_array import uploaded
 from lib.drivers.execution import carry_out
 from lib.drivers.feed import OwnBatches
 from lib.drivers.model_state import ModelState
@@ -21,7 +22,6 @@ from lib.drivers.workers import Workers
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.checkpoint import Part
 from lib.store.device import Arrival, Cache, Transfers
-from lib.store.device_array import uploaded
 from lib.store.rows import Rows
 from lib.store.table import Table
 from lib.tasks.batch import Batch

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import Handle, Site, World
+from lib.device_array import native
 from lib.drivers.embedding_worker import make_client
 from lib.drivers.exchangers import EXCHANGERS
 from lib.drivers.execution import carry_out
@@ -26,7 +27,6 @@ from lib.drivers.workers import Workers
 from lib.errors import BadOption
 from lib.protocols.mixing import Background, Centre, Loop
 from lib.store.checkpoint import Part
-from lib.store.device_array import native
 from lib.store.rows import Rows
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from lib.device_array import DeviceArray
 from lib.drivers.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.rule import Rule
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
-from lib.store.device_array import DeviceArray
 
 
 def check_push(rule: ServerRule, before: ServerState, push: Push, answer: Any) -> tuple[ServerState, Decisions]:

@@ -26,8 +26,8 @@ import torch
 from xxhash import xxh3_64_hexdigest
 
 from lib import paths
+from lib.device_array import DeviceArray
 from lib.errors import BadOption, Damaged
-from lib.store.device_array import DeviceArray
 
 _SEAL = 16
 """Bytes of the checksum."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from lib.device_array import DeviceArray, native, uploaded
 from lib.errors import BadOption
-from lib.store.device_array import DeviceArray, native, uploaded
 from lib.store.optim import Optimizer
 from lib.store.rows import floats_of
 

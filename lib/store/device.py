@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.store.device_array import uploaded
+from lib.device_array import uploaded
 from lib.store.optim import SGD
 from lib.store.rows import Rows
 from lib.store.table import NEVER, Table

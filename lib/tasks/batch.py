@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib.cluster.base import nbytes
-from lib.store.device_array import uploaded
+from lib.device_array import uploaded
 from lib.store.kernels import unique
 from lib.store.optim import SGD
 from lib.store.phantom import phantom

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lib.device_array import DeviceArray, native, uploaded
 from lib.errors import BadOption
 from lib.store.device import Transfers
-from lib.store.device_array import DeviceArray, native, uploaded
 from lib.tasks.batch import Batch, Pooling, pool
 
 OnBucket = Callable[[int, Any], None]

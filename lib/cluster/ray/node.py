@@ -20,8 +20,8 @@ import torch.distributed as distributed
 
 from lib.cluster.base import Cluster, Handle, Meeting, Retries
 from lib.cluster.local import MessageDelays, WallSite, sleep_until
+from lib.device_array import DeviceArray, native
 from lib.errors import MemberLost, NodeLost, first_cause
-from lib.store.device_array import DeviceArray, native
 
 COLLECTIVE = timedelta(minutes=5)
 """How long a group waits for a member before it counts as lost."""
