@@ -1,10 +1,10 @@
 """Publishes results: `reports/reference/` from the reports folder at the laptop profile, and README's generated parts.
 
 The reference has a page for every notebook, the numbers behind its figures, a file for every verdict, and an index. Notebooks
-that were run here replace what was published of them. Pages of other notebooks stay, with their data and commit, so that a paper
-can be published alone. All verdicts are judged by today's rules from what is stored of the runs, and a page says where its rules
-are younger than its run. Everything is put in place or nothing, and equal reports give equal bytes. No other module here knows a
-notebook's code: this one imports `notebooks/compare_figure.py`, for the front page.
+that were run here replace what was published of them. Pages of other notebooks stay, with their data and commit, so that a
+paper can be published alone. All verdicts are judged by today's rules from what is stored of the runs, and a page says where
+its rules are younger than its run. Everything is put in place or nothing, and equal reports give equal bytes. No other module
+here knows a notebook's code: this one imports `notebooks/compare_figure.py`, for the front page.
 
     python -m reports.publish
 """

@@ -307,6 +307,18 @@ def test_a_rule_that_changed_judges_the_published_runs_again(ran):
     assert NONE_YET in " ".join((ran.root / "README.md").read_text().split())
 
 
+def test_where_nothing_was_run_readme_is_made_again_from_what_is_published(ran, monkeypatch):
+    """As after a new protocol, which README lists."""
+    publish.publish()
+    before = contents(paths.reference())
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    monkeypatch.setattr(compare_figure, "ALL", {**ALL, "mine": ALL["sync"]})
+    publish.publish()
+    assert "`ssp`, `staleness-aware`, `dc-asgd`, `ringmaster`, `mine` |" in (ran.root / "README.md").read_text()
+    assert contents(paths.reference()) == before
+
+
 def test_nothing_to_publish_and_no_place_for_it(ran):
     (ran.root / "README.md").write_text("# Kit")
     with pytest.raises(NoPlace, match=r"README\.md has no place for the findings: a line <!-- findings"):
