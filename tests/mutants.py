@@ -38,10 +38,8 @@ TESTS = {
     "lib/drivers": ("tests/drivers", "tests/protocols", "tests/training"),
     "lib/store": ("tests/store",),
     "lib/results": ("tests/results", "tests/training"),
-    "reports/claims": (
-        "tests/reports/test_judge.py",
-        "tests/reports/test_claims.py",
-        "tests/reports/test_statistics.py",
+    "reports/claims": tuple(
+        f"tests/reports/test_{name}.py" for name in ("judge", "claims", "statistics", "dependencies", "sealed_runs")
     ),
 }
 """Folder -> the tests near it."""

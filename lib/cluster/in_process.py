@@ -197,6 +197,7 @@ class ProcessWorld(World):
         self.records: dict[str, list[Any]] = {}
         self.report: Callable[[int], None] = lambda samples: None
         self._sites: dict[str, ProcessSite] = {}
+        self._restarts = 0
 
     @abstractmethod
     def site(self, node: str) -> ProcessSite:
@@ -210,11 +211,13 @@ class ProcessWorld(World):
         handle = self.handle(self.site("master"), slot)
         if not (returns and site.fails):
             return handle
-        return RetryingHandle(handle, Retries(node, lambda: slot.context.generation, partial(self._host_again, slot)))
+        return RetryingHandle(
+            handle, Retries(node, lambda: slot.context.generation, partial(self._host_again, slot, self._restarts))
+        )
 
-    async def _host_again(self, slot: PartSlot) -> bool:
-        """Wait until a slot's node is up, and make its part again."""
-        up = await self.wait_until_up(slot.site.node)
+    async def _host_again(self, slot: PartSlot, restarts: int) -> bool:
+        """Wait until a slot's node is up, and make its part again, unless all nodes have started anew meanwhile."""
+        up = await self.wait_until_up(slot.site.node) and restarts == self._restarts
         if up:
             self.take_records(slot.site.node)  # the part has its record again
             slot.put()
@@ -249,6 +252,7 @@ class ProcessWorld(World):
             site.survivors.clear()
 
     async def restart(self) -> list[Any]:
+        self._restarts += 1
         for node in self._sites:
             self._end(node)
             self._sites[node].survivors.clear()

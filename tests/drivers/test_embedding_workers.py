@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.cluster.base import nbytes
-from lib.drivers.embedding_worker import first_sample, rank_of
+from lib.cluster.spec import Work
+from lib.drivers.embedding_worker import EmbeddingWorker, first_sample, rank_of
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair
 from lib.store import checkpoint
@@ -264,3 +266,14 @@ def test_a_batch_that_was_being_made_for_a_worker_that_died_is_not_held():
     assert len(ledgers) == 2 and sum(ledger["samples forgotten"] for ledger in ledgers)
     for ledger in ledgers:
         assert ledger["samples held"] == ledger["samples returned"] + ledger["samples forgotten"]
+
+
+def test_summing_costs_each_entrys_row_and_each_sum():
+    worker = object.__new__(EmbeddingWorker)
+    worker._dims = {"a": 3, "b": 2}
+    bags = {
+        "a": SimpleNamespace(entries=np.zeros(5), bags=np.zeros(2)),
+        "b": SimpleNamespace(entries=np.zeros(4), bags=np.zeros(1)),
+    }
+    assert worker._pooling_cost(bags) == Work(bytes=4 * (3 * 7 + 2 * 5))
+    assert worker._pooling_cost({}) is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import lib
 from lib import LocalCluster, VirtualCluster, workloads
 from lib.cluster.virtual.loop import VirtualLoop
-from lib.drivers.feed import WorkQueue, account, own_batches, stretches
+from lib.drivers.feed import OwnBatches, WorkQueue, account, own_batches, stretches
 from lib.drivers.record import PartLog
 from lib.drivers.trainer import Input
 from lib.errors import BadOption, LockstepError
@@ -210,3 +210,20 @@ def test_bad_options(options, sentence):
 def test_a_pipeline_says_that_it_has_readers_of_its_own(options):
     with pytest.raises(BadOption, match="oac drives one device, whose readers take the batches in order"):
         lib.train("kg-synthetic", "oac", "virtual", save=False, **options)
+
+
+def test_who_goes_on_beyond_a_batch_takes_the_next_of_its_own():
+    """Of the batches 3, 7, 11, 15, ... the one after 11; and the step counts where it is farther."""
+
+    def following(steps, beyond):
+        own = OwnBatches(first=3, size=10, stride=4, workers=4)
+        own.skip(steps, beyond)
+        return asyncio.run(own.take(400))
+
+    assert [following(0, 11), following(1, 11), following(5, 11), following(0, -1), following(2, -1)] == [
+        15,
+        15,
+        23,
+        3,
+        11,
+    ]

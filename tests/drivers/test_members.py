@@ -59,3 +59,11 @@ def test_who_dies_in_a_pause_takes_part_no_more():
     assert members.active == members.after_pause().active == {1}
     left_out = Members.of(2).after(0, "pauses").after(0, "goes unawaited").after(0, "dies")
     assert left_out.active == {1} and left_out.standing[0] == "away"
+
+
+def test_a_worker_that_has_paused_or_joins_may_leave():
+    for before in (["pauses"], ["pauses", "goes unawaited"], ["dies", "comes back"], []):
+        members = Members.of(2)
+        for change in [*before, "leaves"]:
+            members = members.after(0, change)
+        assert members.standing == ("gone", "in"), before

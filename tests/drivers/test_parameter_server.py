@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -10,11 +11,14 @@ from scipy import stats
 
 import lib
 from lib import LocalCluster, Node, RowStore, VirtualCluster, protocols
+from lib.cluster.spec import Work
 from lib.drivers.parameter_server import ParameterServer
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint
-from lib.drivers.shard import Gradient
+from lib.drivers.shard import Gradient, Shard
+from lib.store.dense import DenseStore
 from lib.store.optim import SGD
+from lib.store.table import Table
 from lib.tasks.workload import TableSpec
 from tests.toys import Letters
 
@@ -269,3 +273,16 @@ class TestALostWorker:
         record = self.after(steps)
         assert (record.ledger["lost"], record.ledger["applied"], record.used) == (1, 1, [1])
         assert record.ledger["in_flight"] == 0
+
+
+def test_reading_and_updating_cost_the_numbers_that_they_touch():
+    """Read and sent: eight bytes a number; read, summed and written: twelve."""
+    shard = object.__new__(Shard)
+    shard._store, shard.tables = RowStore(), {"t": Table(3, SGD(lr=1.0), seed=0)}
+    shard.dense = DenseStore(np.zeros(10, np.float32), SGD(lr=1.0))
+    ids = np.arange(5)
+    message = {"t": shard._store.ask(ids, ids, slice(None))}
+    assert shard.decode(message, whole=True)[1] == Work(bytes=8 * (3 * 5 + 10))
+    assert shard.decode(message, whole=False)[1] == Work(bytes=8 * 3 * 5)
+    gradient = SimpleNamespace(dense=np.zeros(10, np.float32), rows={"t": (ids, None)})
+    assert shard.update_cost(SimpleNamespace(gradients=[gradient])) == Work(bytes=12 * (3 * 5 + 10))

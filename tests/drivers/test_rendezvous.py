@@ -4,12 +4,13 @@ import asyncio
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from lib.cluster.base import Handle
 from lib.drivers.exchangers import WithNeighbours
 from lib.drivers.membership import Rendezvous
 from lib.drivers.record import PartLog
-from lib.errors import NodeLost
+from lib.errors import BadOption, NodeLost
 from lib.protocols.decentralised import DPSGD
 from tests.drivers.composing import rule
 
@@ -193,3 +194,13 @@ def test_who_asked_and_is_no_more_is_not_answered():
         assert await asked(meeting, (1, 0)) != [None]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("groups", [[(0, 1), (1,)], [(0, 0)], [(0, 2)]])
+def test_groups_have_each_of_those_who_wait_once(groups):
+    twice = SimpleNamespace(
+        name="twice", form_groups=lambda rounds, awaited, workers: groups if len(rounds) == 2 else []
+    )
+    meeting = Rendezvous(None, plan(twice, 3))
+    with pytest.raises(BadOption, match="twice: form_groups must make groups of those who wait, each once; it gave"):
+        asyncio.run(asked(meeting, (0, 0), (1, 0)))

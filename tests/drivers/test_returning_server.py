@@ -8,7 +8,7 @@ import pytest
 
 import lib
 from lib import protocols
-from lib.drivers.parameter_server import Notes
+from lib.drivers.parameter_server import Notes, ReturningServer
 
 TASK = {"batch_size": 8, "vocabulary": 30, "fields": 2, "dim": 2, "hidden": (4,), "dense_features": 1, "save": False}
 SIZES = {"workers": 4, "servers": 2, "samples": 8 * 200}
@@ -112,3 +112,21 @@ def servers():
                 yield int(place.name)
         except OSError:  # it has ended
             continue
+
+
+def test_a_server_that_waits_to_come_back_when_the_run_returns_is_not_made_twice(monkeypatch):
+    """A reader takes the run back while server0 is dead: the server of the attempt before would share the new one's rows."""
+    made, plain = [], ReturningServer.__init__
+
+    def make(server, site, plan, *args):
+        made.append(plan.attempt.number)
+        plain(server, site, plan, *args)
+
+    monkeypatch.setattr(ReturningServer, "__init__", make)
+    plan = [
+        lib.Failure(node="server0", kind="dies", at=0.0100, lasts=0.004),
+        lib.Failure(node="reader0", kind="dies", at=0.0110, lasts=0.001),
+    ]
+    options = {"store": SHARED, "failures": plan, "reader_nodes": 1, "servers": 1, "workers": 4, "samples": 1600}
+    summary = lib.train("ctr-synthetic", "hybrid", "virtual", **options, **TASK).summary
+    assert summary["returns_to_a_cut"] >= 1 and made.count(0) == 1 and made.count(summary["returns_to_a_cut"]) == 1

@@ -159,6 +159,12 @@ def test_a_margin_finer_than_a_tenth_is_kept():
     assert one(claim(**EQUIVALENCE | {"share": 0.02}), x=eight(9.5), **KEPT).word == "contradicted"
 
 
+def test_what_can_be_lost_may_be_less_than_one():
+    """An AUC has no more to lose."""
+    found = one(claim(**EQUIVALENCE), x=[0.7] * 8, y=[0.7] * 8, z=[0.5] * 8, c=[0.6] * 8)
+    assert found.word not in ("refused", "contradicted"), found.detail
+
+
 @pytest.mark.parametrize(
     ("age", "expected", "detail"),
     [

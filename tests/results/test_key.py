@@ -310,3 +310,13 @@ def test_what_names_no_file_is_none():
     for table in (".", "/", "dlrm", "a warning that fills a line " * 10):  # the last is longer than any name may be
         assert naming.files(Reading(table=table)) == {}
     assert naming.content(Path("there is no such file")) == ""
+
+
+def test_a_file_of_a_megabyte_is_known_by_its_bytes(tmp_path):
+    path, when = tmp_path / "table", time.time_ns()
+    names = []
+    for byte in (b"a", b"b", b"a"):
+        path.write_bytes(byte * 2**20)
+        os.utime(path, ns=(when, when))
+        names.append(naming.content(path))
+    assert names[0] == names[2] != names[1]

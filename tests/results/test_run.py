@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import lib
-from lib import VirtualCluster
+from lib import Node, VirtualCluster
 from lib.errors import LockstepError
 from lib.protocols import Pair, get
 from lib.results.run import Run
@@ -123,6 +123,10 @@ def test_bytes_are_those_of_all_stages(reports):
     stages = run.summary["stages"]
     assert len(stages) == 2 and min(stage["bytes"] for stage in stages) > 0
     assert run.summary["bytes"] == sum(stage["bytes"] for stage in stages) == sum(run.summary["bytes_by_kind"].values())
+    assert run.summary["samples"] == sum(stage["samples"] for stage in stages) == CLICKS.samples
+    for name in ("train_loss", "train_ne"):
+        whole = sum(stage[name] * stage["samples"] for stage in stages) / CLICKS.samples
+        assert 0.3 < min(stage[name] for stage in stages) <= run.summary[name] == pytest.approx(whole)
     for kind, moved in run.summary["bytes_by_kind"].items():
         assert moved == sum(stage["bytes_by_kind"].get(kind, 0) for stage in stages)
 
@@ -147,3 +151,13 @@ def test_a_run_is_saved_in_a_folder_whose_name_is_no_utf_8(tmp_path):
     made = lib.train(CLICKS, "gba", VirtualCluster(workers=2), save=False)
     made.save(folder / "run")
     assert Run.load(folder / "run").digest == made.digest
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_a_nodes_computing_is_a_share_of_its_cores_time(cores):
+    cluster = VirtualCluster(workers=2, worker=Node(cores=cores))
+    run = lib.train(CLICKS, "all-reduce", cluster, save=False)
+    spent = run.trace[(run.trace["node"] == "worker0") & run.trace["kind"].isin(["compute", "apply"])]
+    seconds = (spent["end"] - spent["start"]).sum()
+    share = run.usage.set_index("name").loc["worker0", "computed"]
+    assert 0 < share == pytest.approx(seconds / (cores * run.summary["virtual_seconds"]), rel=0.02)

@@ -151,3 +151,9 @@ def test_what_cannot_be_placed_is_named():
         ByGroup(shards=2, owners={"a": (2,)})
     with pytest.raises(BadOption, match="the cost of group 'a' must be finite"):
         packed({"a": float("nan")}, 2)
+
+
+def test_a_group_of_exactly_a_fair_share_is_not_cut():
+    """Nor is one of two shares cut into three: rounding decides nothing."""
+    assert packed({"a": 2.0, "b": 1.0, "c": 1.0}, 2).owners == {"a": (0,), "b": (1,), "c": (1,)}
+    assert len(packed({"a": 0.2, "b": 0.1}, 3).owners["a"]) == 2

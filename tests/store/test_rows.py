@@ -1,10 +1,11 @@
 """Rows of several tables together."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.store.rows import union
+from lib.store.rows import floats_of, union
 
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), max_size=20)
 
@@ -13,3 +14,12 @@ IDS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), max_size=2
 def test_a_union_has_each_id_once_and_in_order(parts):
     arrays = [np.array(sorted(ids) if tidy else ids, np.int64) for ids, tidy in parts]
     assert union(arrays).tolist() == sorted({number for ids, _ in parts for number in ids})
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.int16, np.uint8])
+def test_numbers_become_float32_and_plain(kind):
+    strided = np.arange(12, dtype=kind).reshape(3, 4)[:, ::2]
+    found = floats_of(strided, (3, 2), "x")
+    assert found.dtype == np.float32 and found.flags.c_contiguous and (found == strided).all()
+    own = np.zeros((3, 2), np.float32)
+    assert floats_of(own, (3, 2), "x") is own and floats_of(own.T, (2, 3), "x").flags.c_contiguous

@@ -264,3 +264,17 @@ def test_bad_rows_are_named():
 def test_bad_options_are_named(options, message):
     with pytest.raises(BadOption, match=message):
         Table(**{"dim": 1, "optimizer": SGD(lr=1.0), "seed": 0, **options})
+
+
+def test_first_rows_are_the_seeds_own():
+    rows = [Table(4, SGD(lr=1.0), seed=seed).pull(ints(1, 2, 3)) for seed in (0, 1, 2**40, -1)]
+    assert all((one != other).all() for place, one in enumerate(rows) for other in rows[:place])
+
+
+def test_a_full_tables_rows_take_what_it_says():
+    """A limit takes four bytes more, for the last look-up, and half a byte of the queue."""
+    free, bound = (Table(4, SGD(lr=1.0), seed=0, max_rows=rows) for rows in (None, 4096))
+    assert bound.bytes_per_row - free.bytes_per_row == 4.5
+    for table in (free, bound):
+        table.pull(np.arange(4096))
+        assert 0.8 < table.nbytes / (4096 * table.bytes_per_row) < 1.6
