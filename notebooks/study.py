@@ -25,13 +25,12 @@ from lib import Cluster, Run, Workload, paths, sweep
 from lib.options.yaml_source import load
 from lib.training.train import DEVICE
 from reports.claims import interval
+from reports.claims.stored_verdicts import QUALITIES
 
 Case = Mapping[str, Any]
 Key = TypeVar("Key")
 pace = attrgetter("steady_qps")
 """Samples a second, a figure like others."""
-QUALITIES = ("auc", "ne", "logloss", "accuracy", "em", "f1", "mrr")
-"""Metrics of a summary that tables take as a run's quality."""
 EARLY = 0.81
 """Share of a pass within which an evaluation belongs to the first four fifths, after which it may come a step late."""
 BY_LABELS = "{} by labels".format

@@ -23,18 +23,21 @@ from reports.claims.loading import calibrations, load, of_notebook
 if TYPE_CHECKING:
     import pandas as pd
 
+QUALITIES = ("auc", "ne", "logloss", "accuracy", "em", "f1", "mrr")
+"""Metrics that are taken as a run's quality: a mean of evaluations, under the true probabilities where these are known."""
 FIDELITY = "fidelity.throughput"
 """The target whose figure is the error of a predicted throughput."""
 
 
 def results(runs: Mapping[str, Iterable[Any]]) -> pd.DataFrame:
-    """One row for every run: subject (the key), seed, and the run's summary."""
+    """One row for every run: subject (the key), seed, and the run's summary, with its qualities in place of its last metrics."""
     import pandas as pd
 
-    each = ((subject, run) for subject, group in runs.items() for run in group)
-    return pd.DataFrame(
-        [{"subject": subject, "seed": int(run.provenance["seed"]), **run.summary} for subject, run in each]
-    )
+    rows = []
+    for subject, run in ((subject, run) for subject, group in runs.items() for run in group):
+        qualities = {name: run.quality(run.judged(name)) for name in QUALITIES if name in run.summary}
+        rows.append({"subject": subject, "seed": int(run.provenance["seed"]), **run.summary, **qualities})
+    return pd.DataFrame(rows)
 
 
 def verdict_file(claim_id: str, folder: Path | None = None) -> Path:

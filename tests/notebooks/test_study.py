@@ -1,5 +1,7 @@
 """The study helper, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ import lib
 from lib import Job, Run
 from lib.errors import LockstepError
 from notebooks import noise_floor, study
+from reports import claims
 
 
 def test_a_grid_s_last_axis_turns_fastest():
@@ -64,6 +67,12 @@ def test_a_table_has_qualities_under_the_truth_and_by_labels_next_to_them():
     assert data["quality by labels"].tolist() == pytest.approx([np.nan, 0.7], nan_ok=True)
     courses = study.histories([{"seed": 1}, {"seed": 2}], runs, "samples", "auc")
     assert courses["auc"].tolist() == [0.1, 0.6, 0.8, 0.2, 0.5, 0.6]
+
+
+def test_the_results_of_runs_have_their_qualities_in_place_of_the_last_metrics():
+    run = replace(known_and_not([0.2, 0.5, 0.6]), provenance={"seed": 7})
+    row = claims.results({"gba": [run]}).iloc[0]
+    assert (row["subject"], row["seed"], row["qps"]) == ("gba", 7, 5.0) and row["auc"] == pytest.approx(0.55)
 
 
 def test_labels_that_differ_by_more_than_their_noise_are_named():
