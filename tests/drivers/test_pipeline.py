@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lib
 from lib import Link, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.results.outcome import digest
 from lib.store.optim import SGD, Adagrad, Adam
@@ -116,3 +117,11 @@ def test_every_stage_has_its_cost():
             "write": 2 * 12 / 12,
         }
     )
+
+
+def test_the_store_is_read_as_a_whole_after_all_other_accesses():
+    run = lib.train(Letters(samples=6), "oac", "virtual", accesses=True, save=False)
+    whole = run.accesses["batch"] == -1
+    assert 0 < whole.sum() < len(run.accesses) and set(run.accesses.loc[whole, "kind"]) == {"read"}
+    store = run.accesses[run.accesses["kind"] != "compute"]
+    assert store.loc[store["batch"] == -1, "order"].min() > store.loc[store["batch"] >= 0, "order"].max()

@@ -6,6 +6,7 @@ import torch
 
 from lib import VirtualCluster
 from lib.errors import BadOption
+from lib.protocols import get
 from lib.protocols.baselines import Async
 from lib.protocols.delay import DCASGD, StalenessAware
 from lib.store.optim import SGD, Adagrad, Adam
@@ -75,3 +76,9 @@ def test_a_correction_that_writes_into_what_it_was_given_is_told():
 
     with pytest.raises(BadOption, match="dc-asgd: compensate writes into an array"):
         trained(Mine())
+
+
+def test_gbas_gradients_are_one_step_older_than_it_tolerates_at_most():
+    """A token is at least a step old where its gradient is applied."""
+    assert [get("gba", iota=iota).max_staleness for iota in (0, 1, 3, 4)] == [1, 2, 4, 5]
+    assert get("gba", size=5).max_staleness == float("inf")
