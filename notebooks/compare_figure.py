@@ -237,13 +237,11 @@ def front(data: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _unmeasured(names: Collection[str]) -> str:
-    """Which protocols were not measured, as a clause."""
-    others = [name for name in members() if name not in names]
-    pipelines = [name for name in others if ALL[name].family == "pipeline"]
-    rest = [name for name in others if name not in pipelines]
-    if not rest:
-        return ", all except the single-device ones" if pipelines else ""
-    return f" (not {', '.join(rest)}{', nor the single-device ones' if pipelines else ''})"
+    """How many protocols were not measured, as a clause."""
+    families = [ALL[name].family for name in members() if name not in names]
+    newer = len(families) - families.count("pipeline")
+    parts = [f"{newer} newer ones"] * bool(newer) + ["the single-device ones"] * ("pipeline" in families)
+    return f" (not yet {' and '.join(parts)})" if newer else f" (all but {parts[0]})" if parts else ""
 
 
 def read_conditions(folder: Path) -> pd.DataFrame | None:

@@ -42,7 +42,7 @@ def readme(folder: Path, verdicts: list[Verdict]) -> str:
         _, closed, after = rest.partition(end)
         if not (found and closed):
             raise NoPlace(f"{path} has no place for the {name}: a line {start} and after it a line {end}")
-        text = f"{before}{start}\n\n{block}\n\n{end}{after}"
+        text = f"{before}{start}\n{block}\n{end}{after}"
     return re.sub(rf"({NUMBER})\d+", rf"\g<1>{len(compare_figure.members())}", text)
 
 

@@ -336,8 +336,8 @@ def test_the_readmes_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
     carried_out(["python -m data_prep clicks raw --twin --rows 1000"])
     shutil.copy(tmp_path / "raw" / "clicks.csv", tmp_path / "clicks.csv")
     carried_out(commands)
-    told = capsys.readouterr().out
-    assert told.count("\nuse ") == 2 and told.count("doubt: a run here is ") == 2
+    printed = capsys.readouterr().out
+    assert printed.count("Fastest at any price") == 3 and printed.count("Doubt: A run is only") == 2
 
 
 def test_a_number_or_a_day_that_is_none_is_set_aside(prepare):
