@@ -28,6 +28,8 @@ def add_to(add: Callable[..., Any]) -> None:
     run("name", metavar="EXPERIMENT|PAPER|all", help="a notebook, all of a paper's, or all")
     run("--profile", choices=PROFILES, default="smoke", help="how long the runs are")
     run("-p", "--parameter", help="a notebook's parameter; repeatable", **PAIRS)
+    cost = "say what the page would cost, by short runs in the place of its runs: nothing is trained to its end"
+    run("--estimate", action="store_true", help=cost)
     sealed = "judge a whole paper's committed rules once, on new seeds, and record that it was done"
     run("--sealed", action="store_true", help=sealed)
     complete = "leave out notebooks whose results are complete: same profile, parameters, notebook, claims and lib"
@@ -52,6 +54,12 @@ def _run(options: argparse.Namespace) -> None:
     parameters = {}
     for experiment in runner.resolve(options.name):
         parameters = runner.parse_parameters(experiment, options.parameter)
+    if options.estimate:
+        from reports.runner.estimate import estimate
+
+        for experiment in runner.resolve(options.name):
+            print(estimate(experiment.name, options.profile, parameters))
+        return
     if options.sealed:
         if parameters or options.profile == "smoke":
             raise BadOption("a sealed run is what is published: at laptop or full, without parameters of its own")

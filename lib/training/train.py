@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -141,6 +142,8 @@ SHARED = ("gradients", "on_nan", "trace", "accesses", "store", "feed", "partitio
 """Options that a plan has by the same name."""
 
 
+STAND_IN = "LOCKSTEP_STAND_IN"
+"""The environment variable that names a function, "module:function", which gets each job in place of its training."""
 DEVICE = "LOCKSTEP_DEVICE"
 """The environment variable that names the device of runs in simulated time whose cluster names none; a page sets it."""
 
@@ -211,6 +214,9 @@ class Job:
     def run(self, progress: Callable[[int], None]) -> Run:
         """Train, and save the run if the settings say so; call `progress` with the samples of each batch. Wait for another
         process that makes the same run, or writes its checkpoints."""
+        if named := os.environ.get(STAND_IN):
+            module, _, function = named.partition(":")
+            return getattr(import_module(module), function)(self)
         if not (self.settings.save or self.settings.checkpoint_every):
             return self._train(progress)
         paths.check_writable(paths.runs() if self.settings.save else paths.reports())
@@ -321,13 +327,13 @@ def _staged_run(
         else settings.prefetch,
         readers=settings.reader_nodes,
         first=first,
-        eval_at=tuple(_eval_at(workload, first, settings.evaluations)),
+        eval_at=tuple(evaluation_places(workload, first, settings.evaluations)),
         daily=settings.evaluations == "daily",
     )
     return StagedRun(schedule=schedule, plan=plan, model=start and start.model, keep=settings.keep)
 
 
-def _eval_at(
+def evaluation_places(
     workload: Workload, first: int, evaluations: int | tuple[float, ...] | Literal["daily"]
 ) -> Iterator[float]:
     """The places of the stream at which the model is evaluated between `first` and the end of the pass."""

@@ -1,0 +1,241 @@
+"""What a page would cost at a profile: it is executed with short runs in the place of its runs.
+
+A run that trains costs a fixed time and a time a batch. Both are measured on the page's own first run of each kind, cut to a few
+batches; where a batch needs more than `HEAVY` operations, a small model of the same class stands in for it, and the operations of
+the real one are added at this machine's measured rate. Parameters are counted on torch's meta device, so nothing large is made.
+Where a page cannot go on with the short runs' results, the estimate is a lower bound.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lib import paths, workloads
+from lib.errors import LockstepError
+from lib.options import yaml_source
+from lib.results.run import Run
+from lib.tasks.flat_model import one_thread
+from lib.tasks.workload import Workload, dense_parameters
+from lib.training.schedule import Phase
+from lib.training.train import STAND_IN, Job, evaluation_places
+
+FOUND = "LOCKSTEP_ESTIMATE"
+"""The environment variable that names the file with a line for each run."""
+HEAVY = 1e9
+"""Operations of a batch from which on a small model stands in."""
+SHORT = 4
+"""Batches of each worker in the place of a pass."""
+LONGER = 32
+"""Times that, where it is too short for a rule."""
+SMALL = (
+    "network",
+    "hidden",
+    "dim",
+    "depth",
+    "width",
+    "side",
+    "layers",
+    "heads",
+    "length",
+    "topics",
+    "per_topic",
+    "negatives",
+)
+SMALL += ("kinds", "slots", "distractors", "entities", "relations", "triples", "vocabulary", "evaluation_triples")
+"""Options that a small model takes from the smoke profile."""
+_known: dict[tuple, tuple[float, float]] = {}
+
+
+def stand_in(job: Job) -> Run:
+    """Make a short run in the place of a job's, and note what the job would cost."""
+    plan = job.staged_run.plan
+    phases = job.staged_run.schedule.phases
+    real = plan.workload
+    batch = max(phase.batch_size or real.batch_size for phase in phases)
+    heavy = plan.gradients and _operations(replace(real, batch_size=batch)) > HEAVY
+    own = _small(real) if heavy else real
+    kind = (job.title, plan.workers, batch, plan.gradients, str(job.cluster.clock), heavy)
+    with one_thread():
+        length = 1
+        try:
+            run, _, _ = _seconds(job, own, batch, length)
+        except LockstepError:  # a few batches may be too few: a rule that never mixes is refused
+            length = LONGER
+            run, _, _ = _seconds(job, own, batch, length)
+        if kind not in _known:  # the first run compiled
+            (_, less, few), (_, more, many) = (_seconds(job, own, batch, length * share) for share in (1, 6))
+            each = max((more - less) / max(many - few, 1), 0.0)
+            _known[kind] = max(less - few * each, 0.0), each
+    fixed, each = _known[kind]
+    ends = min(real.samples, phases[-1].last(real, plan.first, plan.workers))
+    _note(job, batch, max(ends - plan.first, 0), fixed, each, heavy)
+    model = run.model and replace(run.model, place=ends)
+    return replace(run, kept=model)
+
+
+def _seconds(job: Job, own: Workload, batch: int, share: int) -> tuple[Run, float, float]:
+    """Run a job for `share` times a few batches; return it, its processor seconds and its batches."""
+    staged, plan = job.staged_run, job.staged_run.plan
+    size = batch if own is plan.workload else min(batch, 8)
+    days = max(getattr(own, "days", 0), 1)
+    samples = min(max(SHORT * share * plan.workers * size, 2 * days, 64), plan.workload.samples)
+    scale = samples / plan.workload.samples
+    short = replace(own, samples=samples, batch_size=_less(own.batch_size, size, batch))
+    first = min(round(plan.first * scale), samples - 1)
+    phases = tuple(_phase(phase, scale, size, batch) for phase in staged.schedule.phases)
+    places = tuple(evaluation_places(short, first, job.settings.evaluations)) if plan.gradients else ()
+    cut = replace(plan, workload=short, first=first, eval_at=places)
+    schedule = replace(staged.schedule, phases=phases)
+    settings = replace(job.settings, save=False, checkpoint_every=None, resume=False)
+    small = replace(job, staged_run=replace(staged, plan=cut, schedule=schedule), settings=settings)
+    begun = time.process_time()
+    run = small._train(lambda samples: None)
+    return run, time.process_time() - begun, float(run.summary["issued"])
+
+
+def _less(size: int, most: int, largest: int) -> int:
+    return max(1, size * most // largest)
+
+
+def _phase(phase: Phase, scale: float, size: int, batch: int) -> Phase:
+    own: dict[str, Any] = {}
+    if phase.batch_size:
+        own["batch_size"] = _less(phase.batch_size, size, batch)
+    if phase.until_samples:
+        own["until_samples"] = max(1, round(phase.until_samples * scale))
+    if phase.steps:
+        own["steps"] = min(phase.steps, SHORT)
+    return replace(phase, **own)
+
+
+def _small(real: Workload) -> Workload:
+    """The same workload with a small model and small synthetic data."""
+    if real.name not in workloads.ALL:
+        return real
+    smoke = workloads.get(real.name)
+    present = {each.name for each in fields(real)} - (real.synthetic_only if getattr(real, "data", None) else set())
+    own = {name: getattr(smoke, name) for name in SMALL if name in present}
+    if "evaluation_samples" in present:
+        own["evaluation_samples"] = min(real.evaluation_samples, 500)
+    return replace(real, **own)
+
+
+def _operations(workload: Workload) -> float:
+    """Floating-point operations of a batch; of a graph by formula, since its own count draws the graph."""
+    if hasattr(workload, "relations"):
+        return 12.0 * workload.batch_size * workload.negatives * workload.dim
+    return workload.work().flops
+
+
+def _note(job: Job, batch: int, samples: int, fixed: float, each: float, heavy: bool) -> None:
+    plan = job.staged_run.plan
+    real = replace(plan.workload, batch_size=batch)
+    rule = job.configuration["protocol"]
+    tables = real.tables()
+    row = {
+        "workload": real.name,
+        "protocol": plan.protocol.name,
+        "workers": plan.workers,
+        "batch": batch,
+        "parameters": dense_parameters(real) if plan.gradients else 0,
+        "row numbers": sum(spec.dim + real.row_optimizer.columns(spec.dim) for spec in tables.values()),
+        "ids": _ids(real, samples) if tables else 0,
+        "replicas": plan.workers if plan.protocol.dense.family == "replica" else 1,
+        "samples": samples,
+        "gradients": plan.gradients,
+        "operations": _operations(real) if plan.gradients else 0.0,
+        "fixed": fixed,
+        "each": each,
+        "heavy": heavy,
+        "phases": len(rule.get("phases", [1])),
+    }
+    with open(os.environ[FOUND], "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def _ids(workload: Workload, samples: int) -> int:
+    """Rows that a pass can meet at most."""
+    drawn = getattr(workload, "fields", 0) * getattr(workload, "vocabulary", 0) * getattr(workload, "copies", 1)
+    known = (
+        drawn
+        or getattr(workload, "entities", 0)
+        or 2 * getattr(workload, "topics", 0) * getattr(workload, "per_topic", 0)
+    )
+    return int(known)
+
+
+def estimate(name: str, profile: str, parameters: Mapping[str, Any]) -> str:
+    """Execute a page with short runs, and say what it would cost."""
+    from reports import runner
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "runs.jsonl"
+        found.touch()
+        there = {FOUND: str(found), STAND_IN: f"{__name__}:stand_in", "LOCKSTEP_REPORTS": folder}
+        from reports.runner.execution import environment
+
+        stopped = ""
+        with environment({**os.environ, **there}):
+            try:
+                runner.run(name, profile, parameters)
+            except LockstepError as error:
+                stopped = str(error).splitlines()[0]
+        rows = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
+    return summary_of(name, profile, rows, stopped)
+
+
+def summary_of(name: str, profile: str, rows: list[dict[str, Any]], stopped: str = "") -> str:
+    """The estimate as text: a line for each kind of run, then the sums."""
+    card = yaml_source.load(paths.reference() / "gpu" / "calibration.yaml")["worker"]["device"]
+    rate = core_rate() if any(row["heavy"] for row in rows) else 1.0
+    lines = [
+        f"{'workload':20} {'parameters':>11} {'batch':>7} {'workers':>7} {'runs':>5} {'samples':>16} {'hours':>9} {'on H100':>9}"
+    ]
+    kinds: dict[tuple, list[tuple[float, float, float]]] = {}
+    device = host = 0.0
+    for row in rows:
+        batches = row["samples"] / row["batch"]
+        here = row["fixed"] + batches * row["each"] + (batches * row["operations"] / rate if row["heavy"] else 0.0)
+        there = batches * (card["launch"] + row["operations"] / card["flops"]) if row["gradients"] else here
+        key = (row["workload"], row["parameters"], row["batch"], row["workers"])
+        kinds.setdefault(key, []).append((row["samples"], here, there))
+        device = max(device, 16.0 * row["parameters"] * row["replicas"])  # values, gradient, two moments
+        host = max(host, 4.0 * row["row numbers"] * row["ids"])
+    for (workload, size, batch, workers), each in kinds.items():
+        samples, here, there = (sum(part) for part in zip(*each, strict=True))
+        shown = f"{size:11,}" if size else f"{'timing':>11}"
+        lines.append(
+            f"{workload:20} {shown} {batch:7,} {workers:7} {len(each):5} {samples:16,.0f} {here / 3600:9.3g} {there / 3600:9.3g}"
+        )
+    every = [each for group in kinds.values() for each in group]
+    totals = [sum(part) for part in zip(*every, strict=True)] or [0, 0.0, 0.0]
+    least = "at least " if stopped else ""
+    lines.append(
+        f"{name} at {profile}: {least}{len(rows)} runs, {totals[0]:,.0f} samples, {totals[1] / 3600:.3g} core hours on this "
+        f"machine, {totals[2] / 3600:.3g} hours on one H100 by its published calibration"
+    )
+    lines.append(
+        f"memory of one run: {device / 1e9:.3g} GB of dense parameters with gradients and state on the device, "
+        f"{host / 1e9:.3g} GB of rows on the host at most; activations come on top"
+    )
+    if stopped:
+        lines.append(f"lower bound: the page could not go on without real results: {stopped}")
+    return "\n".join(lines)
+
+
+def core_rate() -> float:
+    """Operations a second of one core of this machine, by a product of matrices of a layer's size."""
+    with one_thread():
+        left, right = torch.rand(512, 1024), torch.rand(1024, 1024)
+        torch.mm(left, right)
+        begun, turns = time.process_time(), 10
+        for _ in range(turns):
+            torch.mm(left, right)
+        return turns * 2 * 512 * 1024 * 1024 / max(time.process_time() - begun, 1e-6)

@@ -1,0 +1,62 @@
+"""An estimate counts what a page's runs would cost, from short runs in their place."""
+
+import json
+
+import pytest
+
+import lib
+from lib import VirtualCluster
+from lib.training import train
+from reports.runner import estimate
+
+
+@pytest.fixture
+def noted(monkeypatch, tmp_path):
+    monkeypatch.setenv(estimate.FOUND, str(tmp_path / "runs"))
+    monkeypatch.setenv(train.STAND_IN, "reports.runner.estimate:stand_in")
+    monkeypatch.setattr(estimate, "_known", {})
+    return lambda: [json.loads(line) for line in (tmp_path / "runs").read_text().splitlines()]
+
+
+def test_a_run_is_noted_with_its_own_size_and_a_short_one_is_made(noted):
+    run = lib.train("clicks-light", "gba", VirtualCluster(workers=4), samples=1_000_000, save=False)
+    (row,) = noted()
+    assert (row["samples"], row["batch"], row["workers"], row["heavy"]) == (1_000_000, 64, 4, False)
+    assert (
+        row["parameters"]
+        == lib.workloads.get("clicks-light").model(0).deep[0].weight.numel() + row["parameters"] - 1_024
+    )
+    assert run.summary["samples"] == 4 * 4 * 64 and 0 < run.summary["auc"] < 1 and row["each"] > 0
+
+
+def test_a_small_model_stands_in_for_one_that_takes_long(noted):
+    lib.train("criteo-ffnn", "hybrid", VirtualCluster(workers=2), profile="full", samples=40_000_000, save=False)
+    (row,) = noted()
+    assert row["heavy"] and row["parameters"] == pytest.approx(12.9e6, rel=0.01) and row["batch"] == 4_096
+    assert row["operations"] == pytest.approx(6 * 12.9e6 * 4_096, rel=0.01) and row["replicas"] == 2
+
+
+def test_a_rule_for_which_a_few_batches_are_too_few_gets_more(noted):
+    lib.train("clicks-light", "fr-easgd", VirtualCluster(workers=2), every=30, samples=100_000, save=False)
+    assert len(noted()) == 1
+
+
+def test_the_sums_are_those_of_the_runs():
+    """1,000 batches at 0.1 s with 60 s before them are 160 s; two such runs are 0.0889 hours."""
+    row = {
+        "workload": "w",
+        "parameters": 10**6,
+        "batch": 10,
+        "workers": 4,
+        "replicas": 4,
+        "samples": 10_000,
+        "gradients": True,
+    }
+    row |= {"operations": 1e6, "fixed": 60.0, "each": 0.1, "heavy": False, "row numbers": 10, "ids": 10**6}
+    text = estimate.summary_of("page", "full", [row, row])
+    assert "page at full: 2 runs, 20,000 samples, 0.0889 core hours on this machine" in text
+    assert "0.064 GB of dense parameters with gradients and state on the device, 0.04 GB of rows" in text
+    assert "at least" not in text
+    assert (
+        "at least 1 runs" in (cut := estimate.summary_of("page", "full", [row], "cell 4: no")) and "cell 4: no" in cut
+    )
