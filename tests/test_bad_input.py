@@ -11,12 +11,14 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import lib
 from lib import LocalCluster, Run, VirtualCluster, paths, workloads
 from lib.errors import BadOption, LockstepError, NotFinite, NotSaved, UnknownName, UnknownOption
 from lib.protocols import ALL, Pair, get
 from lib.tasks.clicks import ClickThrough
+from lib.tasks.flat_model import FlatModel
 
 FAMILIES = {"server": "gba", "replica": "s-easgd", "pipeline": "oac"}
 TINY = {"batch_size": 32, "vocabulary": 20, "fields": 2, "hidden": (4,), "evaluation_samples": 100}
@@ -109,9 +111,18 @@ def test_the_local_cluster_needs_a_thread():
         LocalCluster(threads=0)
 
 
-def _has_cuda():
-    import torch
+def test_a_device_that_is_too_small_is_named_with_what_was_asked_for(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
 
+    monkeypatch.setattr(FlatModel, "step", full)
+    with pytest.raises(
+        BadOption, match=r"needs more memory than the device has: Tried to allocate 2.00 GiB; fewer workers"
+    ):
+        train(save=False)
+
+
+def _has_cuda():
     return torch.cuda.is_available()
 
 

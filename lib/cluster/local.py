@@ -216,7 +216,7 @@ class LocalWorld(ProcessWorld):
         one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
         self.threads = ThreadPoolExecutor(cluster.threads or cpu_count(), "lockstep", **one_thread)
         # Their own threads, so that the next batch is never queued behind computations.
-        self.input_threads = ThreadPoolExecutor(2, "lockstep-input", **one_thread)
+        self.input_threads = ThreadPoolExecutor(max(2, cpu_count() // 2), "lockstep-input", **one_thread)
         self._clock_offset = 0.0
         """Seconds to add to this process's clock: a resumed run has one clock over all its processes."""
 

@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from annotated_types import Le
 
 from lib import paths
@@ -234,7 +235,13 @@ class Job:
             staged_run = replace(staged_run, plan=replace(staged_run.plan, checkpoints=folder))
         with _rare_garbage_collection():
             plan = staged_run.plan  # the world has no name, which would keep it
-            stages, model = self.cluster.open(plan.seed, plan.workers).run(staged_run.run, progress)
+            try:
+                stages, model = self.cluster.open(plan.seed, plan.workers).run(staged_run.run, progress)
+            except torch.OutOfMemoryError as error:
+                raise BadOption(
+                    f"train: {self.title} needs more memory than the device has: {error}; fewer workers or "
+                    "a smaller batch_size need less"
+                ) from error
         outcome = Outcomes(stages, self.cluster.evaluation_device)
         provenance = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
         summary = self._epochs(outcome.summary(self.cluster.clock))

@@ -14,7 +14,7 @@ from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
 from notebooks.bench import device
 from notebooks.oac.replay import serial
-from tests import elsewhere
+from tests import elsewhere, one_batch
 from tests.drivers import crossings
 from tests.toys import finals, records
 
@@ -141,7 +141,10 @@ def test_simulated_time_on_a_device_has_the_schedule_and_the_bits_of_the_cpu(nam
 
     here, there = run("cpu"), run(str(elsewhere.DEVICE))
     assert here.digest == there.digest
-    assert here.trace.equals(there.trace)
+    assert here.trace.drop(columns="norm").equals(
+        there.trace.drop(columns="norm")
+    )  # a norm's sum has another order there
+    np.testing.assert_allclose(here.trace["norm"], there.trace["norm"], rtol=1e-5)
     assert str(here.summary) == str(there.summary)
 
 
@@ -159,3 +162,16 @@ def test_the_devices_bench_runs_there(part, tmp_path):
     assert device.main([str(tmp_path), "--device", str(elsewhere.DEVICE), "--small", "--only", part]) == 0
     rows = pd.read_csv(tmp_path / ("pipelines.csv" if part == "pipelines" else "figures.csv"))
     assert len(rows) and (tmp_path / "machine.json").is_file()
+
+
+@pytest.mark.parametrize("name", workloads.ALL)
+def test_every_model_has_the_gradients_of_the_cpu(name):
+    """To the bit, but for a model with gradients of its own on the CPU, and attention, which has a kernel of its own there."""
+    task = one_batch.of(name)
+    here, there = one_batch.step(task, "cpu"), one_batch.step(task, str(elsewhere.DEVICE))
+    rounded = hasattr(task.model(0), "gradients") or name == "squad-bert"
+    near = {"rtol": 1e-4, "atol": 1e-6} if rounded else {"rtol": 0}
+    assert there.sound and there.loss == pytest.approx(here.loss, rel=near["rtol"])
+    np.testing.assert_allclose(there.dense.cpu(), here.dense, **near)
+    for table, gradient in here.rows.items():
+        np.testing.assert_allclose(there.rows[table], gradient, **near)

@@ -9,11 +9,11 @@ import torch
 
 import lib
 from lib import protocols, workloads
-from lib.cluster.local import LocalSite
 from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.trainer import Trainer
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
+from tests import one_batch
 
 pytestmark = [
     pytest.mark.gpu,
@@ -88,7 +88,7 @@ def test_the_host_waits_for_nothing_until_a_batch_is_on_its_way_back(name, monke
         return inside
 
     strict = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_run"), (Pipeline, "_update"))
-    others = ((Pipeline, "_receive"), (LocalSite, "_computed"), (DenseStore, "pull"), (DenseStore, "export"))
+    others = ((Pipeline, "_receive"), (Pipeline, "_snapshot"), (DenseStore, "export"))
     for owner, method in (*strict, *others):
         mode = "error" if (owner, method) in strict else None
         monkeypatch.setattr(owner, method, within(getattr(owner, method), mode))
@@ -128,7 +128,7 @@ def test_optimisers_step_there_as_on_the_cpu(optimizer):
         for gradient in np.random.default_rng(1).standard_normal((20, 50, 8), np.float32):
             optimizer.update(values, state, torch.from_numpy(gradient).to(device))
         blocks.append(values.cpu().numpy())
-    for there, here in ((stores[1].pull(), stores[0].pull()), blocks[::-1]):
+    for there, here in ((np.asarray(stores[1].pull()), stores[0].pull()), blocks[::-1]):
         np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5)
 
 
@@ -139,3 +139,30 @@ def test_buckets_of_a_gradient_come_in_order_while_several_train():
     cpu = lib.train(task, protocols.get("ds-sync"), lib.LocalCluster(workers=4), save=False).summary
     for metric in METRICS[:2]:
         assert one[metric] == pytest.approx(cpu[metric], rel=1e-4), metric
+
+
+@pytest.mark.parametrize("name", workloads.ALL)
+def test_every_model_has_the_gradients_of_the_cpu(name):
+    task = one_batch.of(name)
+    here, there = one_batch.step(task, "cpu"), one_batch.step(task, "cuda")
+    assert there.loss == pytest.approx(here.loss, rel=1e-4)
+    np.testing.assert_allclose(there.dense.cpu(), here.dense, rtol=1e-3, atol=1e-5)
+    for table, gradient in here.rows.items():
+        np.testing.assert_allclose(there.rows[table], gradient, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", protocols.ALL)
+def test_simulated_time_on_the_device_has_the_schedule_of_the_cpu(name):
+    options = {} if protocols.ALL[name].family == "pipeline" else {"workers": 4}
+
+    def run(device):
+        return lib.train(
+            workload(name, **PLAIN), name, lib.VirtualCluster(slowdown=0.6, device=device, **options), save=False
+        )
+
+    here, there = run("cpu"), run("cuda")
+    when = ["node", "kind", "start", "end", "batch"]
+    assert here.trace[when].equals(there.trace[when])
+    for metric in METRICS:
+        if not math.isnan(here.summary.get(metric, math.nan)):
+            assert there.summary[metric] == pytest.approx(here.summary[metric], rel=1e-3), metric
