@@ -110,12 +110,12 @@ class Study(NamedTuple):
         return [name for name, at in AROUND.items() if not page.data() or at.exponent == SKEW]
 
     def job(self, setting: str, mode: str, seed: int, rate: float = 0.1, many: float | None = None) -> dict:
-        """A mode's run, judged twice an epoch; with `many` batches in flight where it is tuned."""
+        """A mode's run, evaluated twice an epoch and ten times in its last fifth; tuned, with `many` batches in flight."""
         task, setup = self.workload(setting, seed, rate), SETUPS[SETTINGS[setting].setup]
         few = round(many) if many and mode in (TUNED, BOTH) else None
         rule = "frozen" if mode == UNTRAINED else setup.rule(mode.partition(" ")[0], few)
-        evaluations = {} if mode == UNTRAINED else {"evaluations": 2 * self.epochs}
-        return study.job(task, rule, setup.cluster(task), seed, **evaluations)
+        evaluations = 1 if mode == UNTRAINED else study.marks(2 * self.epochs)
+        return study.job(task, rule, setup.cluster(task), seed, evaluations=evaluations)
 
     def by_rate(self) -> pd.DataFrame:
         """The plateau of one batch after another, and of untuned asynchrony, by the rate, on a seed kept for tuning."""
@@ -142,7 +142,7 @@ class Study(NamedTuple):
 
 
 def _height(run: Run, **_) -> float:
-    return plateau(run.history["mrr"].dropna())
+    return study.quality(run, "mrr")
 
 
 def seconds_to(times: Sequence[float], values: Sequence[float], wanted: float) -> float:
@@ -151,18 +151,13 @@ def seconds_to(times: Sequence[float], values: Sequence[float], wanted: float) -
     return np.inf if found is None else float(found[0])
 
 
-def plateau(curve: Sequence[float]) -> float:
-    """The mean of a curve's last third."""
-    return float(np.mean(curve[-max(1, len(curve) // 3) :]))
-
-
 def claim_table(cases: Sequence[study.Case], runs: Sequence[Run], jobs: Sequence[Mapping]) -> pd.DataFrame:
     """A row for each run, as claims read it: `mrr` is the plateau, `early` where sequential with the same seed first has
     `EARLY` of its own, `speed` one over the seconds to `NEAR` of that, 0 where it is never reached. The runs of OAC that claims
     read, at `POINTS`, are replayed."""
     curves = [run.history.dropna(subset=["mrr"]) for run in runs]
     data = pd.DataFrame(list(cases)).assign(
-        mrr=[plateau(curve["mrr"].to_list()) for curve in curves],
+        mrr=[study.quality(run, "mrr") for run in runs],
         ms=[1e3 * run.provenance["workload"]["batch_size"] / study.pace(run) for run in runs],
         conflicts=[replaced_share(run) for run in runs],
     )

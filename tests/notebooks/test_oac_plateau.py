@@ -24,9 +24,10 @@ def test_a_curve_that_falls_back_was_there_before():
     assert plateau.seconds_to([1.0, 2.0, 3.0], [0.4, 0.1, 0.4], 0.4) == pytest.approx(1.0)
 
 
-def test_the_plateau_is_the_last_third():
-    assert plateau.plateau([0.1, 0.2, 0.3, 0.4, 0.5, 0.7]) == pytest.approx(0.6)
-    assert plateau.plateau([0.1]) == 0.1
+def test_a_plateau_is_the_mean_of_ten_evaluations_and_what_learns_nothing_is_evaluated_once():
+    few = plateau.Study(2, plateau.SMALL)
+    assert few.job("setup 1", "oac", 3)["evaluations"] == study.marks(4)
+    assert few.job("setup 1", plateau.UNTRAINED, 3)["evaluations"] == 1
 
 
 def test_rows_that_meet_in_the_paper():
@@ -83,6 +84,8 @@ def test_early_is_where_sequential_has_what_the_paper_has_after_an_epoch():
             summary={},
             provenance=provenance,
             steady_qps=80.0,
+            judged=lambda metric: metric,
+            quality=lambda metric, mrr=mrr: mrr[-1],
         )
         for mrr in curves.values()
     ]
