@@ -17,6 +17,9 @@ from lib.protocols.server_rule import Decisions, ServerState
 from lib.seeds import not_judging
 from notebooks import study
 
+CONTROL = "control"
+"""What notebooks and claims call it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedControl(Sync):

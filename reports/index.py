@@ -94,7 +94,8 @@ def tallies(verdicts: Sequence[claims.Verdict], papers: str = "papers'") -> list
 def chance(verdicts: Sequence[claims.Verdict]) -> str:
     """How many of the shown effects chance alone would show, and from which runs verdicts were judged again; in sentences."""
     shown, expected = claims.false_positives(verdicts)
-    words = f"Of {shown} shown effects {expected:.2g} are expected by chance." if shown else ""
+    number = f"{expected:.2g}" if expected >= 0.01 else "fewer than 0.01"
+    words = f"Of {shown} shown effects {number} are expected by chance." if shown else ""
     again = sorted({each.again for each in verdicts if each.again and each.counts})
     return f"{words} Judged again, by today's rules, from the runs of {', '.join(again)}.".strip() if again else words
 

@@ -15,6 +15,7 @@ import pandas as pd
 from lib import Lognormal, Node, Run, VirtualCluster, Workload, workloads
 from lib.seeds import not_judging
 from notebooks import grid_search, regime, setting, study
+from notebooks.planted_control import CONTROL, PlantedControl
 
 MODES = {"BSP": "all-reduce", "ASP": "async", "SSP": "hop-bs", "DS-Sync": "ds-sync"}
 """The paper's names -> the kit's. SSP's bound is not said."""
@@ -34,6 +35,10 @@ BESIDE = {"images": "loss", "questions": "em", "clicks": "logloss"}
 
 FROZEN = "frozen"
 """A model that stops training where the others begin: from there to the best is all that can be lost."""
+
+
+DROPPED = {"images": 0.2, "questions": 0.2, "clicks": 0.1}
+"""Shares of gradients that the planted control drops: first guesses, to be set by `planted_control.dose`."""
 
 
 class Task(NamedTuple):
@@ -77,7 +82,8 @@ def job(
     if "world" in {each.name for each in fields(own)}:  # a question's truth is in its words, alike in all worlds
         scaled["world"] = seed
     workload = replace(own, samples=workers * steps * LONGER.get(task, 1) * own.batch_size or own.samples, **scaled)
-    return study.job(workload, MODES.get(mode, FROZEN), cluster(workload, workers), seed, evaluations=evaluations)
+    rule = PlantedControl(dropped=DROPPED[task]) if mode == CONTROL else MODES.get(mode, FROZEN)
+    return study.job(workload, rule, cluster(workload, workers), seed, evaluations=evaluations)
 
 
 def tasks(*names: str) -> list[str]:

@@ -18,6 +18,7 @@ from notebooks import setting as page
 from notebooks.advisor.trial import crossing
 from notebooks.oac.replay import equal, replaced_share
 from notebooks.oac.tasks import SETUPS
+from notebooks.planted_control import CONTROL, PlantedControl
 from reports.claims import interval
 
 TRUTH = {"rank": 4, "sharpness": 8.0}
@@ -45,6 +46,8 @@ UNTRAINED = "untrained"
 MODES = ("sequential", "pipelined", TUNED, "oac", UNTRAINED)
 OWNS = (OWN, BOTH)
 """What a rate of its own does for asynchrony, asked in setup 1, where it loses."""
+DROPPED = 0.7
+"""The share of gradients that the planted control drops: a first guess, to be set by `planted_control.dose`."""
 
 RANKED = {"evaluation_triples": 4_000, "evaluation_candidates": 1_000}
 """As Marius ranks Freebase86m's triples, against a thousand entities, half of them by degree; so many triples that modes can be
@@ -113,7 +116,8 @@ class Study(NamedTuple):
         """A mode's run, evaluated twice an epoch and ten times in its last fifth; tuned, with `many` batches in flight."""
         task, setup = self.workload(setting, seed, rate), SETUPS[SETTINGS[setting].setup]
         few = round(many) if many and mode in (TUNED, BOTH) else None
-        rule = "frozen" if mode == UNTRAINED else setup.rule(mode.partition(" ")[0], few)
+        plain = {UNTRAINED: "frozen", CONTROL: PlantedControl(dropped=DROPPED)}
+        rule = plain.get(mode) or setup.rule(mode.partition(" ")[0], few)
         evaluations = 1 if mode == UNTRAINED else study.marks(2 * self.epochs)
         return study.job(task, rule, setup.cluster(task), seed, evaluations=evaluations)
 

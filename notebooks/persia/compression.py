@@ -12,6 +12,7 @@ from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import draw_batch
 from notebooks import study
 from notebooks.persia.tasks import job
+from notebooks.planted_control import CONTROL, PlantedControl
 
 CODECS: Mapping[str, Codec] = {"fp32": Fp32(), "fp16": Fp16(), "scaled fp16": ScaledFp16(), "int8": Int8()}
 GRID = {
@@ -20,6 +21,10 @@ GRID = {
     for name, block in (("a row", None), ("32 rows", 256))
 }
 """What the paper leaves open: kappa, "relatively large", and which numbers are a block."""
+
+
+DROPPED = 0.1
+"""The share of gradients that the planted control drops: a first guess, to be set by `planted_control.dose`."""
 
 
 def _batch(size: int, exponent: float, seed: int) -> tuple[Workload, Batch]:
@@ -58,8 +63,9 @@ def errors(size: int, seed: int) -> pd.DataFrame:
 
 def compressed_job(subject: str, seed: int, *, samples: int) -> dict:
     """A run of the hybrid whose rows and gradients travel in that codec, or of what trains nothing."""
-    if subject == "frozen":
-        return job("criteo", "frozen", seed, samples=samples)
+    if subject in ("frozen", CONTROL):
+        plain = job("criteo", subject, seed, samples=samples)
+        return plain | ({"protocol": PlantedControl(dropped=DROPPED)} if subject == CONTROL else {})
     sent = RowStore(rows=CODECS[subject], gradients=CODECS[subject])
     return job("criteo", "hybrid", seed, samples=samples) | {"store": sent}
 

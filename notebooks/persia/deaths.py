@@ -18,6 +18,7 @@ from lib.store.rows import Rows
 from notebooks import study
 from notebooks.deaths import account
 from notebooks.persia import tasks
+from notebooks.planted_control import CONTROL, PlantedControl
 
 DAYS = 20
 """In a pass: the finest share of it at which it can be parted. The teacher turns as much as in five days of the other tasks."""
@@ -26,8 +27,10 @@ SAVE, DEATH = 12, 14
 
 WITH_EMBEDDING_WORKERS = "hybrid, embedding workers"
 """The hybrid whose rows come by way of embedding workers, one for each server."""
-MODES = ("hybrid", WITH_EMBEDDING_WORKERS, "sync", "frozen")
+MODES = ("hybrid", WITH_EMBEDDING_WORKERS, "sync", "frozen", CONTROL)
 """What nothing befalls."""
+DROPPED = 0.1
+"""The share of gradients that the planted control drops: a first guess, to be set by `planted_control.dose`."""
 
 CASES = {
     "a PS attaches again": "server0",
@@ -54,6 +57,7 @@ def job(samples: int, seed: int, subject: str = "hybrid") -> dict:
     cluster = tasks.small(workload)
     between = {"embedding_workers": cluster.servers} if subject == WITH_EMBEDDING_WORKERS else {}
     rule, every = tasks.MODES[subject.split(",")[0]], samples * 3 // DAYS
+    rule = PlantedControl(dropped=DROPPED) if subject == CONTROL else rule
     return study.job(workload, rule, cluster, seed, trace=True, checkpoint_every=every, **between)
 
 

@@ -14,6 +14,7 @@ from lib.protocols.persia import Hybrid
 from lib.tasks import prepared_datasets
 from lib.tasks.workload import dense_parameters
 from notebooks import clusters, setting, study
+from notebooks.planted_control import CONTROL, PlantedControl
 
 TAU = 4
 """Batches that are read ahead: "less than 5 for most cases" (Sec. 5)."""
@@ -29,6 +30,7 @@ MODES: Mapping[str, Rule] = {
     "async": Async(pull_ahead=TAU),
     "async (32)": Async(pull_ahead=FAR),
     "frozen": Frozen(),
+    CONTROL: PlantedControl(dropped=0.2),
 }
 """Figure 3's four modes, sync with the dense part on servers as XDL has it, PaddlePaddle's as we read it, and what trains
 nothing: from there to sync is all that can be lost. Async reads as far ahead as the hybrid does, so that the dense part alone
