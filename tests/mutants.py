@@ -289,7 +289,7 @@ def _tests(file: str, source: str, line: int, learnt: dict[str, Any]) -> list[st
 
 def _failed(copy: Path, tests: list[str], seconds: float) -> str | None:
     """The first test that fails, tried in a process of its own; None: none does."""
-    told, tells = os.pipe()
+    reader, writer = os.pipe()
     if not (child := os.fork()):
         os.setsid()
         with suppress(BaseException):
@@ -305,14 +305,14 @@ def _failed(copy: Path, tests: list[str], seconds: float) -> str | None:
 
                 def pytest_runtest_logreport(self, report):
                     if report.failed:
-                        os.write(tells, report.nodeid.encode())
+                        os.write(writer, report.nodeid.encode())
 
             code = pytest.main(["-x", *QUIET, *tests], plugins=[First()])
             if code not in (0, 1):
-                os.write(tells, f"pytest ended with {code}".encode())
+                os.write(writer, f"pytest ended with {code}".encode())
             os._exit(0)
         os._exit(3)
-    os.close(tells)
+    os.close(writer)
     until, code = time.monotonic() + 3 * seconds + GRACE, None
     while code is None and time.monotonic() < until:
         time.sleep(0.05)
@@ -322,9 +322,9 @@ def _failed(copy: Path, tests: list[str], seconds: float) -> str | None:
         os.killpg(child, signal.SIGKILL)
     if code is None:
         os.waitpid(child, 0)
-    with os.fdopen(told) as answer:
-        said = answer.read()
-    return said or {0: None, None: "it hung"}.get(code, f"it ended with {code}")
+    with os.fdopen(reader) as answer:
+        found = answer.read()
+    return found or {0: None, None: "it hung"}.get(code, f"it ended with {code}")
 
 
 if __name__ == "__main__":

@@ -370,9 +370,9 @@ def test_a_file_that_is_damaged_or_of_an_old_machine_is_named_as_that(data, name
 def test_times_of_many_forms_are_counted(refused):
     forms = ("2024-01-02 03:04:05", "02/01/2024", "Jan 2 2024", "2 January 2024", "yesterday")
     rows = [f"{place % 2},u{place % 3},{forms[place % 5]}" for place in range(40)]
-    told = refused("\n".join(["click,who,at", *rows, ""]), "--label", "click", "--time", "at", "--days", "4")
+    found = refused("\n".join(["click,who,at", *rows, ""]), "--label", "click", "--time", "at", "--days", "4")
     assert (
-        "column 'at': 1 different times (32 of 40 rows have neither a number nor a date) do not make --days 4" in told
+        "column 'at': 1 different times (32 of 40 rows have neither a number nor a date) do not make --days 4" in found
     )
 
 

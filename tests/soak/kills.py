@@ -180,7 +180,7 @@ def _run(victim: Victim, more: tuple[str, ...], reports: Path, seconds: float | 
     """Exit code, digest and last words; killed after so many seconds, where they are given, or so long after its return."""
     process = _started((*victim.command, *more), reports)
     while seconds is not None and victim.returns and process.poll() is None and not _has_returned(reports):
-        time.sleep(0.02)
+        time.sleep(0.2)
     try:
         told, why = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
