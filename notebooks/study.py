@@ -204,9 +204,10 @@ def differences(data: pd.DataFrame, columns: Sequence[str], same: Sequence[str],
 
 def histories(cases: Iterable[Case], runs: Iterable[Run], *columns: str) -> pd.DataFrame:
     """The rows of the runs' histories that have all the columns, each with its run's place; metrics are under the true
-    probabilities where these are known."""
+    probabilities where these are known, and by labels next to that."""
     parts = []
     for case, run in zip(cases, runs, strict=True):
-        found = run.history[[run.judged(column) for column in columns]].set_axis([*columns], axis=1)
-        parts.append(found.dropna().assign(**case))
+        found = run.history[[run.judged(column) for column in columns]].set_axis([*columns], axis=1).dropna()
+        labels = {BY_LABELS(name): run.history[name] for name in columns if run.judged(name) != name}
+        parts.append(found.assign(**labels, **case))
     return pd.concat(parts, ignore_index=True)

@@ -89,7 +89,11 @@ def test_marks_have_their_familys_colour():
 
 def test_what_the_answer_depends_on_leads_to_pages():
     measured, _, depends = compare_figure.front(modes(gba=(2, SYNC)))["about"]
-    assert f"We measured 2 of {len(ALL) - 1} protocols (not yet {len(ALL) - 6} newer ones and the single-device ones)" in measured and "(90_compare)" in measured
+    assert (
+        f"We measured 2 of {len(ALL) - 1} protocols (not yet {len(ALL) - 6} newer ones and the single-device ones)"
+        in measured
+        and "(90_compare)" in measured
+    )
     for page in ("gba/table_5_2_throughput", "02_regime", "03_what_decides", "gba/figure_6_learning_rates"):
         assert f"]({page})" in depends
 

@@ -67,6 +67,7 @@ def test_a_table_has_qualities_under_the_truth_and_by_labels_next_to_them():
     assert data["quality by labels"].tolist() == pytest.approx([np.nan, 0.7], nan_ok=True)
     courses = study.histories([{"seed": 1}, {"seed": 2}], runs, "samples", "auc")
     assert courses["auc"].tolist() == [0.1, 0.6, 0.8, 0.2, 0.5, 0.6]
+    assert courses["auc by labels"].tolist() == pytest.approx([np.nan] * 3 + [0.1, 0.6, 0.8], nan_ok=True)
 
 
 def test_the_results_of_runs_have_their_qualities_in_place_of_the_last_metrics():
