@@ -199,7 +199,8 @@ class Replica(Checkpointed):
 
 def _joined(parameters: np.ndarray, *others: np.ndarray) -> np.ndarray:
     """As one array of the parameters' type."""
-    return concat([parameters, *(each.astype(parameters.dtype, copy=False) for each in others if each.size)])
+    kind = parameters.dtype
+    return concat([parameters, *(each if each.dtype == kind else each.astype(kind) for each in others if each.size)])
 
 
 def update_centre(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarray) -> np.ndarray:

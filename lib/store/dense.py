@@ -92,14 +92,13 @@ class DenseStore:
             self.values.copy_(vector)
             self._writes += 1
 
-    def state(self, names: Sequence[str]) -> np.ndarray:
+    def state(self, names: Sequence[str]) -> Any:
         """A copy of these of the optimiser's tensors, end to end; before its first step they are what it begins with."""
         with self._lock:
             state = (self._state or self.optimizer.first_dense(self._stepped)) if names else {}
-            parts = [state[name].to("cpu", copy=True).numpy() for name in names if name in state]
-            return np.concatenate([np.empty(0, np.float32), *parts])
+            return native(torch.cat([self.values[:0], *(state[name] for name in names if name in state)]))
 
-    def set_state(self, names: Sequence[str], state: np.ndarray) -> None:
+    def set_state(self, names: Sequence[str], state: Any) -> None:
         """Replace these of the optimiser's tensors."""
         with self._lock:
             self._state = self._state or self.optimizer.first_dense(self._stepped)

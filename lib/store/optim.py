@@ -284,6 +284,7 @@ class DelayedNesterov(Optimizer):
         return {"momentum_buffer": zeros_like(values), "sum": zeros_like(values), "step": zeros(())}
 
     def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
+        grad = self._decayed(grad, values)
         state["step"] += 1
         state["sum"].add_(grad, alpha=1 / self.every)
         if state["step"] % self.every == 0:

@@ -272,11 +272,14 @@ def test_delayed_nesterov_is_the_paper_s_update_and_torch_s_at_every_step(every,
     np.testing.assert_allclose(values, delayed_nesterov(drawn, 0.3, momentum, every), rtol=1e-5, atol=1e-6)
     if every == 1:
         theirs = torch.nn.Parameter(torch.zeros(4))
-        nesterov = torch.optim.SGD([theirs], lr=0.3, momentum=momentum, nesterov=momentum > 0)
+        nesterov = torch.optim.SGD([theirs], lr=0.3, momentum=momentum, nesterov=momentum > 0, weight_decay=0.1)
+        ours, decayed = torch.zeros(4), DelayedNesterov(lr=0.3, momentum=momentum, every=1, weight_decay=0.1)
+        state = decayed.first_dense(ours)
         for gradient in drawn:
-            theirs.grad = torch.from_numpy(gradient)
+            theirs.grad = torch.from_numpy(gradient.copy())
             nesterov.step()
-        np.testing.assert_allclose(values, theirs.detach(), rtol=1e-5, atol=1e-6)
+            decayed.step(ours, state, torch.from_numpy(gradient))
+        np.testing.assert_allclose(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
     with pytest.raises(BadOption, match="for dense parameters, not for rows"):
         lib.train("ctr-synthetic", "sync", VirtualCluster(workers=1), samples=64, row_optimizer=optimizer, save=False)
 
