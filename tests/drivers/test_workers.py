@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -88,6 +89,15 @@ def test_who_is_dead_by_plan_is_waited_for():
     asyncio.run(several.start(There()))
     assert server.left == [(1, "is missing")] and attempt.left_out
     assert [record.node for record in attempt.lost] == ["worker1"]
+
+
+def test_a_worker_that_joins_again_goes_on_after_its_own_last_batch():
+    several, attempt, _ = crew(set())
+    logs = {"worker1": [1, 4], "worker2": [2, 11], "worker0": [0, 9]}
+    attempt.lost += [PartLog(node, None, taken=taken) for node, taken in logs.items()]
+    part = SimpleNamespace(take_over=AsyncMock())
+    asyncio.run(several.on_return(1, part))
+    part.take_over.assert_awaited_once_with(None, None, 4)
 
 
 def test_a_run_without_workers_does_not_come_to_its_end():
