@@ -21,6 +21,7 @@ _page = {"profile": "smoke", "data": ""}
 NEEDS = {
     "clicks": "clicks, as `python -m data_prep` makes them of Criteo, Avazu, Taobao or your own log",
     "behaviours": "clicks with what each user did before, as `python -m data_prep taobao` makes them",
+    "none": "data that only its authors have",
     "images": "images, as `python -m data_prep cifar-10` makes them",
     "questions": "questions, as `python -m data_prep squad` makes them",
     "triples": "triples, as `python -m data_prep fb15k-237` makes them",
@@ -50,6 +51,8 @@ def data() -> str:
 def holds(kind: str) -> bool:
     """Whether the folder has data of that kind."""
     manifest = prepared_datasets.Partitions(data()).manifest
+    if kind == "none":
+        return False
     if kind == "behaviours":
         return "history" in manifest
     return manifest["kind"].removeprefix("encoded ") == kind
