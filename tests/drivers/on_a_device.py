@@ -118,7 +118,7 @@ def test_a_merge_keeps_what_was_written_beside_it_on_the_device():
 def test_every_other_protocol_has_the_bits_of_the_cpu_too(name):
     """With one worker that reads nothing ahead, so that there is one order of readings and updates; in the background models are
     mixed when a clock says so."""
-    rule = protocols.get(name, **({"tau": 0} if name == "hybrid" else {}))
+    rule = protocols.get(name, **{"hybrid": {"tau": 0}, "semi-sync": {"pull_ahead": 0}}.get(name, {}))
     workload = workloads.get("ctr-synthetic", **CLICKS | {"samples": 96})
 
     def left(device):
