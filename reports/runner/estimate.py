@@ -71,7 +71,9 @@ def stand_in(job: Job) -> Run:
             run, _, _ = _seconds(job, own, batch, length)
         if kind not in _known:  # the first run compiled
             (_, less, few), (_, more, many) = (_seconds(job, own, batch, length * share) for share in (1, 6))
-            each = max((more - less) / max(many - few, 1), 0.0)
+            each = (
+                max((more - less) / (many - few), 0.0) if many > 2 * few else more / many
+            )  # a whole pass may be as short
             _known[kind] = max(less - few * each, 0.0), each
     fixed, each = _known[kind]
     ends = min(real.samples, phases[-1].last(real, plan.first, plan.workers))

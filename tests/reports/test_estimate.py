@@ -57,3 +57,12 @@ def test_the_sums_are_those_of_the_runs():
     assert (
         "at least 1 runs" in (cut := estimate.summary_of("page", "full", [row], "cell 4: no")) and "cell 4: no" in cut
     )
+
+
+def test_a_pass_that_is_no_longer_than_a_short_run_is_taken_as_it_is(noted, monkeypatch):
+    """Both have the same 4 batches and differ by chance: 3 s in place of 2 are 0.75 s a batch, not 1 s for each batch more."""
+    own, seconds = estimate._seconds, iter([9.0, 2.0, 3.0])
+    monkeypatch.setattr(estimate, "_seconds", lambda *given: (own(*given)[0], next(seconds), 4.0))
+    lib.train("clicks-light", "sync", VirtualCluster(workers=1), samples=256, save=False)
+    (row,) = noted()
+    assert (row["each"], row["fixed"]) == (0.75, 0.0)
