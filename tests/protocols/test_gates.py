@@ -157,6 +157,8 @@ def test_semi_sync_by_hand():
     assert rest.pushes == (Push(0, 1, 2),) and left.step == 2
     died, _ = rule.on_leave(rule.on_start(state, 1)[0], 1)
     assert rule.on_start(rule.on_join(died, 1), 1)[1] == 2, "it begins with the step that the others are at"
+    lost = rule.on_start(rule.on_start(rule.init(2), 1)[0], 1)[0]
+    assert rule.on_start(rule.on_join(rule.on_leave(lost, 1)[0], 1), 1)[1] == 0, "its lost steps count as not begun"
 
 
 @PROPERTY
