@@ -91,7 +91,7 @@ def test_an_option_of_something_given_as_an_object_says_where_to_set_it(given, o
     "options, words",
     [
         ({"samples": 0}, "train: samples must be at least 1, not 0"),
-        ({"evaluations": 0}, "evaluations must be at least 1 or 'daily', not 0"),
+        ({"evaluations": 0}, "evaluations must be at least 1 or a list or 'daily', not 0"),
         ({"on_nan": "ignore"}, "on_nan must be 'stop' or 'skip', not 'ignore'"),
     ],
 )
