@@ -29,7 +29,6 @@ from tests.toys import FIELD, Letters, finals, records
         (Mean(), Background()),
         (Neighbours(), Loop()),
         (Peer(), Loop()),
-        (Gradients(), Loop()),
     ],
 )
 def test_rows_that_a_replica_holds_are_mixed_or_refused(exchange, when):
@@ -39,6 +38,17 @@ def test_rows_that_a_replica_holds_are_mixed_or_refused(exchange, when):
         train(apart)
     with pytest.raises(BadOption, match="never mixes"):
         train(Pair(sparse=apart, dense=apart))
+
+
+def test_rows_in_the_replicas_are_averaged_where_gradients_are():
+    """Each worker takes its own step with its rows, and all have the same rows after each round."""
+    final = finals(records(CLICKS, rule(exchange=Gradients(), when=Loop(), name="mine"), VirtualCluster(workers=2)))
+    one, other = (final[f"worker{rank}/replica rows"]["feature"] for rank in range(2))
+    order = [np.argsort(each.ids) for each in (one, other)]
+    both = np.intersect1d(one.ids, other.ids)
+    assert both.size > 10
+    values = [each.values[at][np.isin(each.ids[at], both)] for each, at in zip((one, other), order, strict=True)]
+    np.testing.assert_allclose(*values, rtol=1e-5, atol=1e-7)
 
 
 def test_rows_may_stay_apart_where_that_is_said():
