@@ -9,6 +9,7 @@ import pytest
 import lib
 from lib import Run
 from lib.tasks.vision import ImageClasses
+from notebooks import setting
 from notebooks.dssync import batch_norm, convergence, quality, theory
 
 SHORT = {"steps": 5, "evaluations": 2}
@@ -75,17 +76,15 @@ def test_sixteen_workers_are_another_job_and_four_the_same_as_ever():
     assert (sixteen["cluster"].workers, sixteen["workload"].batches()) == (16, 16 * 5)
 
 
-def test_images_of_a_folder_take_the_place_of_planted_ones_and_nothing_else_changes(monkeypatch):
+def test_images_of_a_folder_take_the_place_of_synthetic_ones_and_nothing_else_changes(monkeypatch):
     work = quality.TASKS["images"].workload.work()
     monkeypatch.setattr(ImageClasses, "work", lambda self: work)  # which would look into the folder
-    for made in (
-        quality.job("images", "BSP", 7, data="cifar", **SHORT),
-        batch_norm.job("BSP", "none", 7, data="cifar", **SHORT),
-    ):
+    synthetic = quality.job("images", "BSP", 7, **SHORT)
+    monkeypatch.setitem(setting._page, "data", "cifar")
+    real, other = (quality.job("images", "BSP", 7, **SHORT), batch_norm.job("BSP", "none", 7, **SHORT))
+    for made in (real, other):
         assert made["workload"].data == "cifar" and made["workload"].batches() == 4 * 5
-    planted = quality.job("images", "BSP", 7, **SHORT)
-    real = quality.job("images", "BSP", 7, data="cifar", **SHORT)
-    assert replace(real["workload"], data=None) == planted["workload"]
+    assert replace(real["workload"], data=None) == synthetic["workload"]
 
 
 def test_courses_count_steps_of_each_worker():

@@ -79,7 +79,7 @@ def test_a_page_runs(tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()
     shutil.copy(HERE / "page.ipynb", tmp_path / "notebooks" / "95_mine.ipynb")
     (page,) = notebooks.resolve("95_mine")
-    assert notebooks.parameters(page.path).keys() == {"profile", "seeds", "slowdown"}
+    assert notebooks.parameters(page.path).keys() == {"profile", "seeds", "slowdown", "device"}
     assert notebooks.run_together([page], "smoke") == []
     assert page.executed.exists() and not page.failed.exists()
 
