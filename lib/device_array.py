@@ -38,7 +38,7 @@ def native(tensor: torch.Tensor) -> Any:
 class DeviceArray(NDArrayOperatorsMixin):
     """numpy's operators, indexing and functions on a device's tensor; nothing leaves the device and the host waits for nothing.
 
-    What numpy's call is given beside it, an array or a number, is brought to the device. Where the host asks for content
+    Other arguments of a numpy call, arrays or numbers, are brought to the device. Where the host asks for content
     (`np.asarray`, `float`, `bool`) it waits. A pickled one is numpy's array again.
     """
 
@@ -86,7 +86,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         inner = [self._inner(each) for each in inputs]
         if (
             ufunc is not np.power
-        ):  # of two numbers torch takes none, and one beside a tensor as a tensor of no dimension
+        ):  # of two numbers torch takes none, and one next to a tensor as a tensor of no dimension
             inner = [each if isinstance(each, torch.Tensor) else torch.tensor(each) for each in inner]
         made = _twin(ufunc.__name__)(*inner)
         if out:
