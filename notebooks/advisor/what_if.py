@@ -16,6 +16,9 @@ from notebooks.advisor.trial import Trial
 STEP = 4
 """A condition's network or steps are so many times the given ones; of a pass, one sample in so many is timed."""
 
+LEAST = 8
+"""Updates that are timed, at least, or all of a shorter pass: protocols that mix seldom cannot be timed in fewer."""
+
 GIVEN = "all is as given"
 
 
@@ -54,7 +57,7 @@ def seconds(trials: Mapping[str, Trial], known: Mapping[str, float], seed: int, 
     is the first row."""
     first = next(iter(trials.values()))
     cases = {GIVEN: first.cluster, **conditions(first.cluster)}
-    samples = max(first.workload.batch_size, first.samples // STEP)
+    samples = min(first.samples, max(LEAST * first.update, first.samples // STEP))
     timed = {"gradients": False, "evaluations": 1, "samples": samples}
     pairs = [(name, trial) for name in cases for trial in trials.values()] if len(cases) > 1 else []
     runs = sweep([replace(trial, cluster=cases[name]).job(1.0, seed, **timed) for name, trial in pairs], label=label)
