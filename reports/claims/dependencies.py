@@ -7,7 +7,7 @@ The code that makes a run is part of the run's name (`lib/results/key.py`): a ch
 import ast
 import hashlib
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def parts_of(claim: Claim) -> dict[str, Any]:
     if not path.exists():
         return {"rule": claim.hash, "settings": {}, "code": {}}
     settings = {name: each.default for name, each in parameters(path).items()}
-    return {"rule": claim.hash, "settings": settings, "code": dict(metrics_code(path))}
+    return {"rule": claim.hash, "settings": settings, "code": metrics_code(path)}
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -79,28 +79,32 @@ def _file_at(root: str, commit: str, path: str) -> str | None:
     return "" if shown.returncode else shown.stdout
 
 
-def metrics_code(path: Path) -> Iterator[tuple[str, str]]:
+def metrics_code(path: Path) -> dict[str, str]:
     """Name -> hash of a notebook's code and of each module that makes figures for it, without comments."""
     from reports.runner.notebook_files import read, source
 
     cells = [source(cell) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
-    left, met = [("the notebook", "\n".join(cells))], set()
+    left, found = {"the notebook": "\n".join(cells)}, {}
     while left:
-        name, text = left.pop()
-        yield name, hashlib.sha256(key.bare(text).encode()).hexdigest()[:16]
-        for module in {*ALWAYS, *_imported(text)} - met:
-            met.add(module)
+        name, text = left.popitem()
+        found[name], imported = _hash_and_imports(text)
+        for module in {*ALWAYS, *(each for each in imported if each.startswith("notebooks."))} - found.keys():
             place = key.LIB.parent / (module.replace(".", "/") + ".py")
-            if (module in ALWAYS or module.startswith("notebooks.")) and place.is_file():
+            if place.is_file():
                 beside = place.with_suffix(".yaml")
                 data = beside.read_text(encoding="utf-8") if beside.exists() else ""
-                left.append((module, place.read_text(encoding="utf-8") + f"\n{data!r}"))
+                left[module] = place.read_text(encoding="utf-8") + f"\n{data!r}"
+    return found
 
 
-def _imported(text: str) -> Iterator[str]:
-    """The modules that a text imports, and every name that it takes from one, which may be a module too."""
+@cache
+def _hash_and_imports(text: str) -> tuple[str, frozenset[str]]:
+    """A hash of a text's code, and the modules that it imports with every name that it takes from one, which may be a module
+    too. Kept, since hundreds of claims rest on the same modules."""
+    imported: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
-            yield from (node.module, *(f"{node.module}.{each.name}" for each in node.names))
+            imported |= {str(node.module), *(f"{node.module}.{each.name}" for each in node.names)}
         elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            imported |= {each.name for each in node.names}
+    return hashlib.sha256(key.bare(text).encode()).hexdigest()[:16], frozenset(imported)

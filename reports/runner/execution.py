@@ -92,7 +92,7 @@ def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
     parts = {
         "cells": [(cell["cell_type"], source(cell)) for cell in read(experiment.path)["cells"]],
         "lib": hash_of_lib(),
-        "beside": dict(dependencies.metrics_code(experiment.path)),
+        "beside": dependencies.metrics_code(experiment.path),
         "data": [path.read_text(encoding="utf-8") for path in sorted(beside) if path.name not in CLAIMS],
         "claims": [claim.hash for claim in claims.of_notebook(experiment.name)],
         "parameters": dict(values),
