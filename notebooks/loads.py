@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from lib import RowStore, Run, Workload
-from lib.store.placement import Placement, look_up_costs
+from lib.store.rows import Placement, look_up_costs
 from lib.tasks.clicks_stream import FIELD_SHIFT
 
 LOAD = 0.8

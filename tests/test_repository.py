@@ -153,7 +153,7 @@ def test_lib_needs_no_experiment_no_test_and_no_preparation():
 
 
 DEEP = {
-    "lib.cluster.virtual.network": "a collective's steps, without a run",
+    "lib.cluster.spec": "a collective's steps, without a run",
 }
 """What notebooks measure or show by itself: a module of lib -> why no public name leads to it."""
 

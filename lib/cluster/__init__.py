@@ -5,7 +5,7 @@ from lib.options.registry import Registry
 ALL = Registry(
     "cluster",
     {
-        "virtual": "lib.cluster.virtual.cluster:VirtualCluster",
+        "virtual": "lib.cluster.virtual:VirtualCluster",
         "local": "lib.cluster.local:LocalCluster",
         "ray": "lib.cluster.ray.cluster:RayCluster",
     },

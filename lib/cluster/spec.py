@@ -1,8 +1,27 @@
-"""What a modelled cluster is made of: nodes, links, and what a computation costs. Every figure is an option."""
+"""What a modelled cluster is made of: nodes, links, what a computation costs, and the messages between nodes in virtual time.
 
-from dataclasses import dataclass
-from typing import Annotated
+Each end's interface is a queue, and so is each direction of a private link. A message leaves its sender at the sender's bandwidth
+once what the sender sent before has left; its first byte arrives a latency later; it enters the receiver at the receiver's
+bandwidth once what arrived before has entered. Both overlap, so a lone message takes size / min(bandwidths) + latency. Messages
+from one node to another arrive in the order of sending. A message that waits at a busy receiver does not block its sender's
+interface: the switch between them has room. An uplink that several nodes share is one more queue, out of their switch and into
+it; messages wait there in the order of arrival.
 
+Collectives and messages are two flows through an interface, which packets share. While messages are queued where a collective
+comes, each has half of the bandwidth; messages that come while a collective passes have what it leaves. In a queue of whole
+messages each step of a ring would wait behind the rows of a batch, and rows behind all of the ring, its latencies among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+
+from lib.cluster.failures import Connection
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Positive
 from lib.options.units import BYTES, Bandwidth, Latency, Speed, StepSeconds
@@ -133,3 +152,290 @@ class Usage:
     """Mean seconds that a message waited to be received, behind others from elsewhere."""
     bytes_sent: float
     bytes_received: float
+
+
+@dataclass(slots=True)
+class Queue:
+    """One direction of an interface."""
+
+    bandwidth: float
+    """Bytes per second."""
+    free: float = 0.0
+    """When the messages that are queued so far are through."""
+    passed: float = 0.0
+    """When the collectives that came so far are through."""
+    passing: list[tuple[float, float, float]] = field(default_factory=list)
+    """The start and end of each collective, and the share of the bandwidth that it takes from messages."""
+    busy: float = 0.0
+    """Seconds of transmission."""
+    waited: float = 0.0
+    """Seconds that messages stood in the queue, summed."""
+    bytes: float = 0.0
+    messages: int = 0
+
+    def enter(self, ready: float, size: float) -> float:
+        """Queue a message that is ready at a time and return when its transmission starts; it ends when the queue is `free`."""
+        start = max(ready, self.free)
+        seconds = size / self.bandwidth
+        self.waited += start - ready
+        self.busy += seconds
+        self.bytes += size
+        self.messages += 1
+        self.free = self._end_next_to_collectives(start, seconds) if self.passing else start + seconds
+        return start
+
+    def _end_next_to_collectives(self, start: float, seconds: float) -> float:
+        """When a transmission ends that starts then, takes so many seconds alone, and shares with the collectives that pass."""
+        self.passing = [each for each in self.passing if each[1] > start]
+        for begin, end, share in self.passing:
+            before = max(begin - start, 0.0)
+            if seconds <= before:
+                break
+            seconds, start = seconds - before, start + before
+            left = (end - start) * (1 - share)
+            if seconds <= left:
+                return start + seconds / (1 - share)
+            seconds, start = seconds - left, end
+        return start + seconds
+
+
+class Passage:
+    """A collective's way through some queues, one for each of its places."""
+
+    def __init__(self, queues: Sequence[Queue], limit: float = float("inf")):
+        self._queues = queues
+        self._bandwidth = np.array([min(queue.bandwidth, limit) for queue in queues])
+        self._passed = np.array([queue.passed for queue in queues])
+        self._free = np.array([queue.free for queue in queues])
+        self._begun = np.full(len(queues), np.inf)
+        self._alone, self._moved = np.zeros((2, len(queues)))
+
+    def enter(self, places: np.ndarray, ready: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes that are ready at a time at each of the places, none of which is named twice; from when and to when they pass.
+        With messages queued before them they share: both go half as fast while both are there."""
+        start = np.maximum(ready, self._passed[places])
+        seconds = size / self._bandwidth[places]
+        shared = np.clip(self._free[places] - start, 0.0, seconds)
+        self._passed[places] = end = start + seconds + shared
+        self._free[places] += shared
+        self._begun[places] = np.minimum(self._begun[places], start)
+        self._alone[places] += seconds - shared
+        self._moved[places] += size
+        return start, end
+
+    def close(self, now: float) -> None:
+        """Enter the passage in the books of the queues; none of them will be used before `now` any more."""
+        for place in np.flatnonzero(self._moved):
+            queue, end = self._queues[place], float(self._passed[place])
+            queue.passed, queue.free = end, float(self._free[place])
+            queue.bytes += float(self._moved[place])
+            queue.busy += float(self._moved[place]) / queue.bandwidth
+            begin = max(float(self._begun[place]), queue.free)
+            queue.passing = [each for each in queue.passing if each[1] > now]
+            if begin < end:
+                queue.passing.append((begin, end, min(float(self._alone[place]) / (end - begin), 1.0)))
+
+
+@dataclass(slots=True, eq=False)
+class Interface:
+    """A node's connection, which sends and receives at the same time; compared by identity."""
+
+    out: Queue
+    into: Queue
+    latency: float
+    uplink: Interface | None = None
+    """The uplink that it shares with others, on the way to nodes that do not share it."""
+
+
+def usage(name: str, interface: Interface, computed: float = 0.0, lanes: int = 0) -> Usage:
+    """What a node, or one direction of a private link, did."""
+    out, into = interface.out, interface.into
+    waits = (queue.waited / queue.messages if queue.messages else 0.0 for queue in (out, into))
+    return Usage(name, lanes, computed, out.busy, into.busy, *waits, out.bytes, into.bytes)
+
+
+def send(source: Interface, target: Interface, now: float, size: float) -> float:
+    """Queue a message on both ends; when its last byte has arrived."""
+    latency = max(source.latency, target.latency)
+    begun, ended = source.out.enter(now, size), source.out.free
+    for queue in uplinks(source, target) if source.uplink or target.uplink else ():
+        begun = queue.enter(begun, size)
+        ended = max(ended, queue.free)
+    target.into.enter(begun + latency, size)
+    return max(target.into.free, ended + latency)
+
+
+def uplinks(source: Interface, target: Interface) -> list[Queue]:
+    """What a message crosses between its ends."""
+    if source.uplink is target.uplink:
+        return []
+    return [queue for queue in (source.uplink and source.uplink.out, target.uplink and target.uplink.into) if queue]
+
+
+Transfer = tuple[np.ndarray, np.ndarray, float]
+"""Senders, receivers (each at most once) and the bytes that every one of them sends."""
+
+
+def carry_out(
+    steps: Sequence[Transfer], members: Sequence[Interface], ready: np.ndarray, limit: float = float("inf")
+) -> np.ndarray:
+    """Transfers among some interfaces that depend on one another: a node sends what it has received in the steps before.
+
+    `ready` says when each member has what it needs to begin, the result when it is done; `limit` is the bandwidth that each
+    transfer is held to, where the peer gives it only a share. The interfaces and uplinks are taken from the first step to the
+    last: of two groups that cross one uplink, the second waits for the first.
+    """
+    now, ready = float(ready.min()), ready.astype(float)
+    out, into = (Passage([getattr(member, side) for member in members], limit) for side in ("out", "into"))
+    latency = np.array([member.latency for member in members])
+    behind = {id(member.uplink): member.uplink for member in members if member.uplink}
+    shared = [queue for uplink in behind.values() for queue in (uplink.out, uplink.into)]
+    between, place = Passage(shared), {id(queue): np.array([number]) for number, queue in enumerate(shared)}
+    for senders, receivers, size in steps:
+        start, ended = out.enter(senders, ready[senders], size)
+        for flow in np.argsort(start, kind="stable") if shared else ():
+            for queue in uplinks(members[senders[flow]], members[receivers[flow]]):
+                [start[flow]], [through] = between.enter(place[id(queue)], start[flow : flow + 1], size)
+                ended[flow] = max(ended[flow], through)
+        lag = np.maximum(latency[senders], latency[receivers])
+        _, entered = into.enter(receivers, start + lag, size)
+        ready[receivers] = np.maximum(ready[receivers], np.maximum(entered, ended + lag))
+    for passage in (out, into, between):
+        passage.close(now)
+    return ready
+
+
+def ring(machines: Sequence[int], size: float) -> list[Transfer]:
+    """Chunked: reduce-scatter, then all-gather, each of W - 1 steps in which every node sends a chunk to the next."""
+    workers = len(machines)
+    everyone = np.arange(workers)
+    step = everyone, (everyone + 1) % workers, size / workers
+    return [step] * (2 * (workers - 1))
+
+
+def whole_ring(machines: Sequence[int], size: float) -> list[Transfer]:
+    """W hops to gather the sum and come back to its owner, W - 1 to show it to the others."""
+    workers = len(machines)
+    return [_hop(hop % workers, (hop + 1) % workers, size) for hop in range(2 * workers - 1)]
+
+
+def tree(machines: Sequence[int], size: float) -> list[Transfer]:
+    """Chunked: halving and doubling over pairs at distances 1, 2, 4, ...; D (1 - 1/W) each way in log W steps.
+
+    Ranks beyond the largest power of two hand their vector to a partner first, and get the result last.
+    """
+    workers = len(machines)
+    power = 1 << (workers.bit_length() - 1)
+    spare, ranks = np.arange(power, workers), np.arange(power)
+    first = [(spare, spare - power, size)] if spare.size else []
+    last = [(spare - power, spare, size)] if spare.size else []
+    distances = [1 << level for level in range(power.bit_length() - 1)]
+    halving = [(ranks, ranks ^ distance, size / (2 * distance)) for distance in distances]
+    return [*first, *halving, *reversed(halving), *last]
+
+
+def whole_tree(machines: Sequence[int], size: float) -> list[Transfer]:
+    """A binary tree, level by level: a parent takes its two children one after the other (2 hops a level), and shows both
+    the result at once (1 hop). Levels are whole numbers: log W is rounded up."""
+    levels = math.ceil(math.log2(len(machines)))
+    # Any pair may represent its level: a level ends when its last parent is served, and all parents take equally long.
+    return [_hop(hop % 2, (hop + 1) % 2, size) for hop in range(3 * levels)]
+
+
+def hierarchical(machines: Sequence[int], size: float) -> list[Transfer]:
+    """Chunked: reduce-scatter inside each machine, a ring between machines for each chunk, all-gather
+    inside. A ring of all nodes where machines differ in size: then no chunk has an owner on each."""
+    places, counts = np.unique(machines, return_counts=True)
+    if (counts != counts[0]).any():
+        return ring(machines, size)
+    crews = np.argsort(machines, kind="stable").reshape(places.size, counts[0])
+    inside = crews.ravel(), np.roll(crews, -1, axis=1).ravel(), size / counts[0]
+    between = crews.ravel(), np.roll(crews, -1, axis=0).ravel(), size / crews.size
+    scatter = [inside] * (counts[0] - 1)
+    return [*scatter, *[between] * (2 * (places.size - 1)), *scatter]
+
+
+Algorithm = Callable[[Sequence[int], float], list[Transfer]]
+"""Of the machine of each node, and of bytes."""
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "ring": ring,
+    "tree": tree,
+    "whole-ring": whole_ring,
+    "whole-tree": whole_tree,
+    "hierarchical": hierarchical,
+}
+"""The values of `VirtualCluster.collective`."""
+
+
+def _hop(sender: int, receiver: int, size: float) -> Transfer:
+    return np.array([sender]), np.array([receiver]), size
+
+
+class Network:
+    """The interfaces of all nodes, the private links of some, the shared uplinks, and the failures of messages."""
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        uplinks: Sequence[Uplink],
+        failures_between: Callable[[str, str], Connection],
+    ):
+        """`failures_between` returns what happens to messages from one node to another."""
+        self.links: dict[tuple[str, str], tuple[Interface, Interface]] = {}
+        """A link is two pairs of interfaces, one pair a direction, which share nothing."""
+        for link in links:
+            for ends in (link.ends, link.ends[::-1]):
+                self.links[ends] = (idle(link.bandwidth, link.latency), idle(link.bandwidth, link.latency))
+        self.uplinks = {f"uplink of {each.nodes[0]}": idle(each.bandwidth, 0.0) for each in uplinks}
+        behind = zip(uplinks, self.uplinks.values(), strict=True)
+        self._uplink_of = {node: uplink for each, uplink in behind for node in each.nodes}
+        self.interfaces: dict[str, Interface] = {}
+        self._failures_between = failures_between
+        self._connections: dict[tuple[str, str], Connection] = {}
+
+    def join(self, node: str, bandwidth: float, latency: float) -> Interface:
+        """The new interface of a node, behind its uplink."""
+        interface = self.interfaces[node] = idle(bandwidth, latency)
+        interface.uplink = self._uplink_of.get(node)
+        return interface
+
+    def machines(self, ranks: Sequence[int]) -> list[int]:
+        """Of each of these workers, the first of them behind the same uplink; itself if it has none."""
+        uplinks = [self.interfaces[f"worker{rank}"].uplink or rank for rank in ranks]
+        first: dict[Interface | int, int] = {}
+        return [first.setdefault(each, at) for at, each in enumerate(uplinks)]
+
+    def state(self) -> dict[str, Any]:
+        """The books of interfaces that are idle, and how far the chances have come."""
+        books = {name: [asdict(queue) for queue in queues] for name, queues in self._queues().items()}
+        connections = [(*ends, connection.state()) for ends, connection in self._connections.items()]
+        return {"books": books, "connections": connections}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Be as when that was saved; what there was not then has done nothing."""
+        for name, queues in self._queues().items():
+            for queue, book in zip(queues, state["books"].get(name, ()), strict=False):
+                for entry, value in book.items():
+                    setattr(queue, entry, value)
+        for source, target, kept in state["connections"]:
+            self.connection(source, target).restore(kept)
+
+    def connection(self, source: str, target: str) -> Connection:
+        """What happens to messages from one node to another."""
+        if (source, target) not in self._connections:
+            self._connections[source, target] = self._failures_between(source, target)
+        return self._connections[source, target]
+
+    def _queues(self) -> dict[str, list[Queue]]:
+        nodes = {name: [each.out, each.into] for name, each in (self.interfaces | self.uplinks).items()}
+        links = {
+            " - ".join(ends): [end for each in pair for end in (each.out, each.into)]
+            for ends, pair in self.links.items()
+        }
+        return nodes | links
+
+
+def idle(bandwidth: float, latency: float) -> Interface:
+    """An interface that nothing has passed yet."""
+    return Interface(Queue(bandwidth), Queue(bandwidth), latency)

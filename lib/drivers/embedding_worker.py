@@ -28,9 +28,8 @@ from lib.drivers.shard import Gradient, PullReply
 from lib.drivers.trainer import DataService
 from lib.errors import NodeLost
 from lib.store.checkpoint import Part
-from lib.store.wire import Bags
-from lib.tasks.batch import Batch
-from lib.tasks.flat_model import StepResult
+from lib.store.spec import Bags
+from lib.tasks.flat_model import Batch, StepResult
 
 MOST_EMBEDDING_WORKERS = 256
 """A byte of the sample ID says which one."""

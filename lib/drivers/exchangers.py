@@ -20,9 +20,7 @@ from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import mixes_now, neighbours
 from lib.store.checkpoint import Checkpointed
-from lib.store.phantom import concat
-from lib.store.placement import dense_slice
-from lib.store.rows import union
+from lib.store.rows import concat, dense_slice, union
 
 
 @dataclass(eq=False)

@@ -22,8 +22,7 @@ import numpy as np
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
 from lib.protocols.statistics import pooled
-from lib.store.placement import Placement, Uniform, place_dense, place_rows
-from lib.store.rows import Rows
+from lib.store.rows import Placement, Rows, Uniform, place_dense, place_rows
 from lib.tasks.flat_model import FlatModel
 
 

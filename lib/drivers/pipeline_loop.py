@@ -13,19 +13,17 @@ from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.device_array import uploaded
 from lib.drivers.execution import carry_out
-from lib.drivers.feed import OwnBatches
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
 from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, PartLog, Snapshot, pop_reached
-from lib.drivers.trainer import Trainer
+from lib.drivers.trainer import OwnBatches, Trainer
 from lib.drivers.workers import Workers
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.checkpoint import Part
 from lib.store.device import Arrival, Cache, Transfers
 from lib.store.rows import Rows
 from lib.store.table import Table
-from lib.tasks.batch import Batch
-from lib.tasks.flat_model import StepResult
+from lib.tasks.flat_model import Batch, StepResult
 
 
 @dataclass(slots=True)

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
 
 from lib.cluster.base import Site
 from lib.drivers.checkpoints import Attempt, CheckpointFolder
-from lib.drivers.feed import stretches
 from lib.drivers.record import EvalPoint, Finished
+from lib.errors import BadOption
 from lib.protocols.rule import Pair, Rule
-from lib.store.dense import DenseStore
+from lib.store.dense import DenseStore, PhantomDense
 from lib.store.optim import Optimizer
-from lib.store.phantom import PhantomDense, PhantomTable, phantom
-from lib.store.placement import Placement, look_up_costs
-from lib.store.spec import RowStore
-from lib.store.table import Table
-from lib.store.wire import Fp32
-from lib.tasks.batch import Batch, SizedBatches, sized_batches
+from lib.store.rows import Placement, look_up_costs, phantom
+from lib.store.spec import Fp32, RowStore
+from lib.store.table import PhantomTable, Table
 from lib.tasks.clicks_stream import FIELD_SHIFT
-from lib.tasks.flat_model import FlatModel
+from lib.tasks.flat_model import Batch, FlatModel, SizedBatches, sized_batches
 from lib.tasks.workload import Workload, draw_batch, fresh_model
 
 PROFILED = 8
 """Batches that a placement by cost looks at."""
+
+
+def stretches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[tuple[int, int]]:
+    """First batch and length of each worker's stretch, in proportion to `parts`; empty parts are equal ones."""
+    parts = parts or (1.0,) * workers
+    if len(parts) != workers or min(parts) < 0 or not sum(parts) > 0:
+        raise BadOption(f"partitions: {parts!r}; expected a share of 0 or more for each of the {workers} workers")
+    ends = [round(batches * end / sum(parts)) for end in accumulate(parts)]
+    return [(first, end - first) for first, end in zip([0, *ends], ends, strict=False)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,7 @@ from lib.errors import BadOption
 from lib.protocols.mixing import Background, Centre, Loop
 from lib.store.checkpoint import Part
 from lib.store.rows import Rows
-from lib.tasks.batch import Batch
-from lib.tasks.flat_model import StepResult
+from lib.tasks.flat_model import Batch, StepResult
 
 
 @dataclass(slots=True)

@@ -20,11 +20,9 @@ from lib.options.checked import checked
 from lib.protocols import statistics
 from lib.protocols.mixing import Background, Loop, Mean, Mix
 from lib.store.checkpoint import Checkpointed, Part
-from lib.store.dense import DenseStore
+from lib.store.dense import DenseStore, PhantomDense
 from lib.store.optim import Optimizer
-from lib.store.phantom import PhantomDense, concat, phantom
-from lib.store.placement import dense_slice
-from lib.store.rows import Rows
+from lib.store.rows import Rows, concat, dense_slice, phantom
 
 
 class Replica(Checkpointed):

@@ -13,11 +13,9 @@ from lib.drivers.parameter_server import Servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
 from lib.drivers.shard import Gradient, PullReply
-from lib.store.phantom import concat, select
-from lib.store.placement import dense_slice
+from lib.store.rows import concat, dense_slice, select
 from lib.store.spec import RowStore
-from lib.tasks.batch import Batch
-from lib.tasks.flat_model import StepResult
+from lib.tasks.flat_model import Batch, StepResult
 
 Share = dict[str, np.ndarray | slice]
 """Table -> positions of a batch's ids, or of its sums, that are on one server."""

@@ -24,10 +24,9 @@ from lib.protocols.server_rule import Apply, ServerRule
 from lib.store.checkpoint import Checkpointed
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD
-from lib.store.placement import dense_slice
-from lib.store.rows import Rows
+from lib.store.rows import Rows, dense_slice
+from lib.store.spec import Bags
 from lib.store.table import Table
-from lib.store.wire import Bags
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from lib.results.provenance import PACKAGES, version
 LIB = Path(__file__).parents[1]
 CHOSEN = ("protocols", "tasks")
 """Folders of which a run counts only what its classes lead to."""
-SHARED = ("tasks/workload", "tasks/batch", "tasks/flat_model", "tasks/metrics")
+SHARED = ("tasks/workload", "tasks/flat_model", "tasks/metrics")
 """Modules of these folders that every run uses."""
 SHOWN = (
     "__main__",

@@ -3,19 +3,19 @@
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lib.cluster.spec import Usage
-from lib.drivers.feed import account
 from lib.drivers.plan import Plan, Stage
 from lib.drivers.record import Access, EvalPoint, Finished, Snapshot, settle
+from lib.errors import LockstepError
 from lib.protocols.statistics import pooled
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.metrics import entropy
@@ -346,6 +346,20 @@ def access_table(stages: Sequence[Sequence[Access]]) -> pd.DataFrame:
             [np.zeros(n, np.int64) if part is None else part for part, n in zip(parts, sizes, strict=True)]
         )
     return pd.DataFrame(columns)
+
+
+def account(taken: Iterable[int], batches: int, complete: bool = True) -> None:
+    """Every batch of a pass was trained on exactly once, or at most once where that pass is not `complete`; an error names those
+    that were not."""
+    counts = Counter(taken)
+    wrong = {
+        "never": (index for index in range(batches) if complete and not counts[index]),
+        "more than once": (index for index, count in sorted(counts.items()) if count > 1),
+        "though there are none": (index for index in sorted(counts) if not 0 <= index < batches),
+    }
+    for how, which in wrong.items():
+        if some := list(islice(which, 5)):
+            raise LockstepError(f"of {batches} batches, these were trained on {how}: {some} (at most five are named)")
 
 
 def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from lib.device_array import DeviceArray, native, uploaded
 from lib.errors import BadOption
 from lib.store.optim import Optimizer
-from lib.store.rows import floats_of
+from lib.store.rows import floats_of, phantom
 
 
 class DenseStore:
@@ -157,3 +157,45 @@ class DenseStore:
             vector = vector.cpu()
         array = floats_of(vector, (size,), name)
         return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only memory
+
+
+class PhantomDense:
+    """A `lib.store.dense.DenseStore`, but for its values."""
+
+    def __init__(self, size: int, optimizer: Optimizer):
+        optimizer.check_dense()
+        self.optimizer, self.values = optimizer, phantom(size)
+        self._state: tuple[str, ...] = ()
+        """Names of the optimiser's tensors; empty before the first step."""
+
+    def __len__(self) -> int:
+        return self.values.size
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.export().values())
+
+    def pull(self) -> np.ndarray:
+        return self.values
+
+    def seen(self) -> tuple[np.ndarray, int]:
+        return self.values, 0
+
+    still = seen
+
+    def apply(self, grad: np.ndarray, rate: float = 1.0) -> None:
+        self._state = self._state or tuple(self.optimizer.first_dense(torch.zeros(1)))
+
+    def assign(self, vector: np.ndarray) -> None:
+        """There are no values to be replaced."""
+
+    def state(self, names: Sequence[str]) -> np.ndarray:
+        return phantom(len(self) * len({*names} & {*self.optimizer.parts}))
+
+    def export(self) -> dict[str, np.ndarray]:
+        return {"values": self.values, **{name: phantom() if name == "step" else self.values for name in self._state}}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._state = tuple(name for name in arrays if name != "values")
+
+    dump, restore = export, load

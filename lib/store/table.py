@@ -29,7 +29,7 @@ import numpy as np
 from lib.errors import BadOption
 from lib.store import kernels
 from lib.store.optim import Optimizer
-from lib.store.rows import Dump, Rows, floats_of, ids_of, whole
+from lib.store.rows import Dump, Rows, floats_of, ids_of, phantom, union, whole
 
 Locking = Literal["table", "none"]
 NEVER, UNSET = -1, -2
@@ -428,3 +428,56 @@ class Gate:
             with self._leaving:
                 self._leaving.wait_for(lambda: not self._inside)
             yield
+
+
+class PhantomTable:
+    """A `Table`, but for its values: it knows which ids it has met."""
+
+    def __init__(self, dim: int, optimizer: Optimizer):
+        self.dim, self.optimizer = dim, optimizer
+        self._met: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return self.ids().size
+
+    def pull(self, ids: np.ndarray) -> np.ndarray:
+        self._met.append(ids)
+        return phantom(ids.size, self.dim)
+
+    def peek(self, ids: np.ndarray) -> np.ndarray:
+        return phantom(ids.size, self.dim)
+
+    def push(
+        self, ids: np.ndarray, grads: np.ndarray, stamp: int, *, distinct: bool = False, rate: float = 1.0
+    ) -> None:
+        """These rows were pulled before."""
+
+    def assign(self, ids: np.ndarray, values: np.ndarray) -> None:
+        self._met.append(ids)
+
+    def stamps(self, ids: np.ndarray) -> np.ndarray:
+        return phantom(ids.size, kind=np.int64)
+
+    def read(self, ids: np.ndarray, *, order: None = None) -> Rows:
+        self._met.append(ids)
+        return self._rows(ids)
+
+    def write(self, rows: Rows, *, newer: bool = True, order: None = None) -> None:
+        self._met.append(rows.ids)
+
+    def ids(self) -> np.ndarray:
+        if len(self._met) != 1:
+            self._met = [union(self._met)]
+        return self._met[0]
+
+    def export(self) -> Rows:
+        return self._rows(self.ids())
+
+    def load(self, rows: Rows) -> None:
+        self._met = [rows.ids]
+
+    dump, restore = export, load
+
+    def _rows(self, ids: np.ndarray) -> Rows:
+        n, columns = ids.size, self.optimizer.columns(self.dim)
+        return Rows(ids, phantom(n, self.dim), phantom(n, columns), phantom(n, kind=np.int64))

@@ -16,7 +16,7 @@ from numba.types import float32, float64, int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.layers import Linear, generator, mlp, mlp_flops
 
 TABLE = "feature"

@@ -13,10 +13,10 @@ from lib.cluster.spec import Work
 from lib.options.checked import Count, Natural, NotNegative, Text
 from lib.store.optim import Adam, Optimizer
 from lib.tasks import metrics
-from lib.tasks.batch import Batch, share_ids
 from lib.tasks.behaviours import BehaviourStream, Catalogue
 from lib.tasks.click_models import DIEN, DLRM, FFNN, TABLE, ClickModel, DeepFM, LightFM
 from lib.tasks.clicks_stream import FIELD_SHIFT, ClickDistribution, Clicks, ClickStream, HashedClicks, concatenate
+from lib.tasks.flat_model import Batch, share_ids
 from lib.tasks.layers import settle_norms
 from lib.tasks.prepared_datasets import read_clicks
 from lib.tasks.workload import Network, TableSpec, Workload, build_network, dense_parameters, resolve_network

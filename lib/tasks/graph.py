@@ -24,8 +24,7 @@ from lib.options.checked import Count, Natural, NotNegative, Share, Text
 from lib.store.optim import Adagrad, Optimizer
 from lib.streams import stream
 from lib.tasks import metrics
-from lib.tasks.batch import Batch
-from lib.tasks.flat_model import tensor
+from lib.tasks.flat_model import Batch, tensor
 from lib.tasks.layers import Linear, generator
 from lib.tasks.prepared_datasets import Partitions, training_rows
 from lib.tasks.sampling import epoch_rows, zipf_probabilities

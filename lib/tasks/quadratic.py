@@ -14,7 +14,7 @@ from lib.cluster.spec import Work
 from lib.options.checked import Count, Finite, Natural, NotNegative
 from lib.store.optim import SGD, Optimizer
 from lib.streams import stream
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.workload import Workload
 
 

@@ -14,10 +14,10 @@ from lib.cluster.spec import Work
 from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.streams import stream
-from lib.tasks.batch import Batch
 from lib.tasks.behaviours import Catalogue, Histories, WatchStream, next_topic_probabilities
 from lib.tasks.click_models import TABLE
 from lib.tasks.clicks_stream import FIELD_SHIFT, concatenate
+from lib.tasks.flat_model import Batch
 from lib.tasks.layers import generator, mlp, mlp_flops
 from lib.tasks.sampling import alias_table, pick_many
 from lib.tasks.workload import TableSpec, Workload, dense_parameters

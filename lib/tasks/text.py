@@ -27,7 +27,7 @@ from lib.errors import BadOption, LockstepError
 from lib.options.checked import Count, Natural, Share, Text
 from lib.store.optim import SGD, Adam, Optimizer
 from lib.streams import stream
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.layers import generator
 from lib.tasks.prepared_datasets import Partitions, split_parts
 from lib.tasks.sampling import epoch_rows

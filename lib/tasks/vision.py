@@ -24,7 +24,7 @@ from lib.cluster.spec import Work
 from lib.options.checked import Count, Natural, NotNegative, Text
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.layers import Conv, Linear, Norm, generator, settle_norms
 from lib.tasks.prepared_datasets import Partitions, split_parts
 from lib.tasks.sampling import epoch_rows

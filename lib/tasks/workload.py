@@ -17,8 +17,7 @@ from lib.errors import BadField, BadOption
 from lib.options.checked import Checked, Count, Positive, Share, shown
 from lib.options.registry import is_user_code, load_user_code
 from lib.store.optim import Optimizer
-from lib.tasks.batch import Batch, pool
-from lib.tasks.flat_model import FlatModel, tensor
+from lib.tasks.flat_model import Batch, FlatModel, pool, tensor
 
 Stream = TypeVar("Stream")
 

@@ -51,7 +51,7 @@ from typing import ClassVar
 import numpy as np
 
 from lib.cluster.base import Site
-from lib.drivers.feed import Computation, WorkQueue
+from lib.drivers.trainer import Computation, WorkQueue
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Positive
 from lib.options.units import Seconds

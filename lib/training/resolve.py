@@ -7,7 +7,7 @@ from typing import Any
 from lib import cluster as clusters
 from lib import protocols, workloads
 from lib.cluster.base import Cluster
-from lib.cluster.virtual.cluster import VirtualCluster
+from lib.cluster.virtual import VirtualCluster
 from lib.errors import BadOption, UnknownOption, unknown_option
 from lib.options.checked import Checked, check
 from lib.options.registry import is_user_code, load_user_code

@@ -23,8 +23,7 @@ from lib import paths
 from lib.cluster.base import Cluster
 from lib.drivers.checkpoints import CheckpointFolder
 from lib.drivers.embedding_worker import MOST_EMBEDDING_WORKERS
-from lib.drivers.feed import stretches
-from lib.drivers.plan import Plan
+from lib.drivers.plan import Plan, stretches
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, Share, checked
 from lib.progress import Progress

@@ -24,7 +24,7 @@ from lib.options.checked import to_plain
 from lib.protocols.rule import Rule
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Optimizer
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.quadratic import QuadraticBowl
 from lib.tasks.workload import draw_batch
 from lib.training.stages import DRIVERS

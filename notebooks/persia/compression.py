@@ -7,7 +7,7 @@ import pandas as pd
 
 from lib import Batch, RowStore, Run, Workload, streams, workloads
 from lib.cluster.base import nbytes
-from lib.store.wire import Codec, Fp16, Fp32, Int8, ScaledFp16, encode_ids
+from lib.store.spec import Codec, Fp16, Fp32, Int8, ScaledFp16, encode_ids
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import draw_batch
 from notebooks import study

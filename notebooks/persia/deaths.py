@@ -13,8 +13,7 @@ import pandas as pd
 
 from lib import Failure, Mishaps, RowStore, Run, Workload, sweep
 from lib.protocols.persia import Hybrid
-from lib.store.placement import Uniform, place_rows
-from lib.store.rows import Rows
+from lib.store.rows import Rows, Uniform, place_rows
 from notebooks import study
 from notebooks.deaths import account
 from notebooks.persia import tasks

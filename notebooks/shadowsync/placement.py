@@ -11,7 +11,7 @@ import numpy as np
 
 from lib import Node, VirtualCluster, Workload, streams
 from lib.drivers.plan import PROFILED
-from lib.store.placement import packed
+from lib.store.rows import packed
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks import loads
 from notebooks.shadowsync import tasks

@@ -19,7 +19,7 @@ from lib import Adagrad, Lognormal, RowStore, Rule, VirtualCluster, Workload, pr
 from lib.options.checked import Count
 from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ShadowMA
-from lib.store.phantom import PhantomDense
+from lib.store.dense import PhantomDense
 from lib.tasks.workload import dense_parameters
 from notebooks import clusters, setting, study
 

@@ -18,7 +18,7 @@ from lib.training.sweep import end_with
 
 IMPORTED = (
     *("torch", "numba", "scipy.stats", "seaborn", "pyarrow.parquet", "ipykernel.kernelapp", "reports.plots"),
-    *("lib.training.train", "lib.training.sweep", "lib.cluster.virtual.cluster", "lib.cluster.local"),
+    *("lib.training.train", "lib.training.sweep", "lib.cluster.virtual", "lib.cluster.local"),
     *("lib.drivers.server_loop", "lib.drivers.replica_loop"),
 )
 INLINE = "module://matplotlib_inline.backend_inline"

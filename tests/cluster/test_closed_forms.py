@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from lib import Lognormal, Node, Uplink, VirtualCluster, protocols, train, workloads
-from lib.cluster.spec import Work
-from lib.cluster.virtual import network
-from lib.cluster.virtual.cluster import HEADER
-from lib.cluster.virtual.network import Interface, Queue, carry_out, send
+from lib.cluster import spec as network
+from lib.cluster.spec import Interface, Queue, Work, carry_out, send
+from lib.cluster.virtual import HEADER
 from lib.store.optim import SGD
 from notebooks.dssync import cost
 

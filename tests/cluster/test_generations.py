@@ -11,7 +11,7 @@ from lib import Failure, LocalCluster, VirtualCluster
 from lib.cluster.base import in_thread
 from lib.cluster.failures import FailureSchedule
 from lib.cluster.in_process import NodeContext
-from lib.cluster.virtual.loop import VirtualLoop
+from lib.cluster.virtual import VirtualLoop
 from lib.errors import NodeLost
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lib
-from lib.cluster.virtual.loop import VirtualLoop
+from lib.cluster.virtual import VirtualLoop
 from lib.errors import Deadlock
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import lib
 from lib.cluster.base import nbytes
-from lib.cluster.virtual.cluster import VirtualHandle
+from lib.cluster.virtual import VirtualHandle
 from lib.protocols import ALL
 
 STORES = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lib import Node, VirtualCluster, train, workloads
 from lib.cluster.base import Meeting, nbytes
 from lib.cluster.spec import Work
-from lib.cluster.virtual.cluster import HEADER
+from lib.cluster.virtual import HEADER
 from lib.protocols.server_rule import Push
 
 B, L = 1e6, 0.01

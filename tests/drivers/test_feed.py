@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 import lib
 from lib import LocalCluster, VirtualCluster, workloads
-from lib.cluster.virtual.loop import VirtualLoop
-from lib.drivers.feed import OwnBatches, WorkQueue, account, own_batches, stretches
+from lib.cluster.virtual import VirtualLoop
+from lib.drivers.plan import stretches
 from lib.drivers.record import PartLog
-from lib.drivers.trainer import Input
+from lib.drivers.trainer import Input, OwnBatches, WorkQueue, own_batches
 from lib.errors import BadOption, LockstepError
+from lib.results.outcome import account
 
 KINDS = ("split", "stream", "queue")
 BOWL = workloads.get("quadratic", samples=32 * 61)

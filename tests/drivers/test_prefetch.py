@@ -13,7 +13,7 @@ from lib import Failure, Node, VirtualCluster, protocols
 from lib.drivers.record import OUTCOMES
 from lib.drivers.server_client import with_pulls
 from lib.protocols import Pair
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from tests.toys import clicks, records
 
 CLICKS = clicks(16 * 60, 16, vocabulary=50, dim=2, hidden=(4,), evaluation_samples=100)

@@ -5,11 +5,11 @@ import pytest
 
 import lib
 from lib import RowStore, VirtualCluster, protocols
-from lib.cluster.virtual.cluster import HEADER
+from lib.cluster.virtual import HEADER
 from lib.drivers.plan import Plan
 from lib.drivers.server_loop import drive
 from lib.protocols.baselines import Sync
-from lib.store.placement import Uniform, place_rows
+from lib.store.rows import Uniform, place_rows
 from tests.toys import finals
 
 BATCHES, WORKERS = 12, 3

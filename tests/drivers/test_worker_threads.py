@@ -14,7 +14,7 @@ from lib.protocols import get
 from lib.protocols.baselines import Async
 from lib.protocols.mixing import Background, Centre, Loop, Mean
 from lib.store.optim import SGD
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from tests.drivers.composing import BOWL, ends, finals, records, rule, train
 from tests.toys import Letters
 

@@ -7,8 +7,7 @@ import pytest
 
 import lib
 from lib.protocols.persia import Hybrid
-from lib.store.placement import Uniform
-from lib.store.rows import Rows
+from lib.store.rows import Rows, Uniform
 from notebooks.persia import deaths
 
 SAMPLES = 10_240

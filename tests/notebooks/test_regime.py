@@ -9,7 +9,7 @@ import torch
 
 import lib
 from lib import paths
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from notebooks import regime
 from notebooks.gba import tasks
 

@@ -11,7 +11,7 @@ from lib import Failure, VirtualCluster, train, workloads
 from lib.drivers.membership import Rendezvous
 from lib.errors import BadOption
 from lib.protocols.dssync import DSSync, factors
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.sampling import epoch_rows
 from notebooks.dssync.matrices import mixing_matrix, residual, spectral_gap, steps_to_average
 from notebooks.dssync.mixing import Push

@@ -15,7 +15,7 @@ import torch
 
 from lib import Node, VirtualCluster, protocols
 from lib.store.optim import SGD, Adagrad
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from tests.toys import Climb, Letters, finals, records
 
 

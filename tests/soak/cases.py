@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lib import workloads
 from lib.protocols import ALL, get
-from lib.store.wire import CODECS
+from lib.store.spec import CODECS
 
 Case = dict[str, Any]
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 import lib
-from lib.cluster.virtual.loop import VirtualLoop
+from lib.cluster.virtual import VirtualLoop
 from lib.drivers.record import PartLog, settle
 from lib.errors import LockstepError
 from tests.soak.cases import WORKLOADS

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from lib.errors import BadOption
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
-from lib.store.placement import ByGroup, Hashed, Uniform, dense_slice, look_up_costs, packed, place_dense, place_rows
-from lib.store.rows import Rows
+from lib.store.rows import ByGroup, Hashed, Rows, Uniform, dense_slice, look_up_costs, packed, place_dense, place_rows
 from lib.store.table import Table
 
 IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 4000)

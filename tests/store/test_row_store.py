@@ -9,10 +9,9 @@ import lib
 from lib.errors import BadOption, UnknownOption
 from lib.results.key import describe
 from lib.store.optim import SGD
-from lib.store.placement import ByGroup, Uniform
+from lib.store.rows import ByGroup, Uniform
 from lib.store.shared_memory import SharedTable
-from lib.store.spec import RowStore
-from lib.store.wire import Int8, ScaledFp16
+from lib.store.spec import Int8, RowStore, ScaledFp16
 from lib.training.train import Job
 
 SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False}

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import lib
 from lib.cluster.base import nbytes
-from lib.store.wire import Bags
-from lib.tasks.batch import Batch
+from lib.store.spec import Bags
+from lib.tasks.flat_model import Batch
 
 
 def batch(raw):

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from lib.cluster.base import nbytes
 from lib.errors import BadOption
-from lib.store.wire import CODECS, HALF_MAX, Fp16, Fp32, Int8, ScaledFp16, _times
+from lib.store.spec import CODECS, HALF_MAX, Fp16, Fp32, Int8, ScaledFp16, _times
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150, database=None)
 MOST = np.finfo(np.float32).max

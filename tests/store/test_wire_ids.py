@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.cluster.base import nbytes
-from lib.store.wire import NARROW, decode_ids, encode_ids
-from lib.tasks.batch import Batch
+from lib.store.spec import NARROW, decode_ids, encode_ids
+from lib.tasks.flat_model import Batch
 
 LOW, HIGH = -(2**63), 2**63 - 1
 ID = st.one_of(st.integers(-3, 30), st.sampled_from([LOW, HIGH, 2**48, 5 << 48]), st.integers(LOW, HIGH))

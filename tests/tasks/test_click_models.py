@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lib.tasks.batch import Batch
 from lib.tasks.click_models import DLRM, FFNN, TABLE, DeepFM, Recurrent
+from lib.tasks.flat_model import Batch
 from lib.tasks.layers import generator
 from tests.tasks.gradients import check_gradients
 

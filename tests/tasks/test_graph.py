@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.graph import TABLE, DistMult, GraphSage
 from tests.tasks.gradients import check_gradients
 

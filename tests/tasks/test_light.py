@@ -10,9 +10,8 @@ import torch
 import lib
 from lib import protocols, workloads
 from lib.errors import BadOption
-from lib.tasks.batch import Batch
 from lib.tasks.click_models import TABLE, LightFM
-from lib.tasks.flat_model import FlatModel
+from lib.tasks.flat_model import Batch, FlatModel
 
 SHAPES = [((5,), 0), ((16,), 3), ((), 0), ((), 3)]
 shapes = pytest.mark.parametrize(("hidden", "numbers"), SHAPES)

@@ -14,10 +14,9 @@ from lib import VirtualCluster, workloads
 from lib.errors import BadOption, Damaged
 from lib.store import sealed
 from lib.tasks import prepared_datasets
-from lib.tasks.batch import Batch
 from lib.tasks.click_models import DLRM, TABLE, DeepFM
 from lib.tasks.clicks_stream import FIELD_SHIFT
-from lib.tasks.flat_model import FlatModel
+from lib.tasks.flat_model import Batch, FlatModel
 from lib.tasks.graph import read_graph
 from lib.tasks.prepared_datasets import Partitions, PreparedClicks
 from lib.tasks.text import read_questions

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.quadratic import Quadratic
 
 

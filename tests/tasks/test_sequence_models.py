@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.tasks.batch import Batch
 from lib.tasks.click_models import DIEN, TABLE
+from lib.tasks.flat_model import Batch
 from lib.tasks.retrieval import ITEM, YouTubeDNN
 from tests.tasks.gradients import check_gradients
 

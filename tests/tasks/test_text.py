@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from lib.errors import BadOption, LockstepError
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.text import BertQA, PretrainedQA, PretrainedVocabulary
 from tests.tasks.gradients import check_gradients
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Batch
 from lib.tasks.vision import WideResNet, WideResNet50, forward_cost
 from tests.tasks.gradients import check_gradients
 

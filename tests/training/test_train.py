@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from lib.cluster.virtual.cluster import VirtualWorld
+from lib.cluster.virtual import VirtualWorld
 from lib.training.train import Job
 
 TASK = {"samples": 200, "batch_size": 50, "save": False}

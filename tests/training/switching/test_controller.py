@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.cluster.slowdowns import Lognormal, Product, Transient, get
-from lib.drivers.feed import Computation
+from lib.drivers.trainer import Computation
 from lib.errors import BadOption
 from lib.training.controller import Automatic, Mode, expected_max
 from notebooks.gba.hindsight import best_fixed, oracle

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.slowdowns import SamplePath, Slowdown
-from lib.drivers.feed import Computation
+from lib.drivers.trainer import Computation
 from lib.training.controller import Automatic, AutomaticState, Mode
 
 

@@ -1,1 +1,0 @@
-"""A modelled cluster in virtual time."""
