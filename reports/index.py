@@ -15,9 +15,9 @@ from lib.errors import LockstepError
 from reports import claims, runner
 from reports.forest import forest
 from reports.headlines import headline
-from reports.markup import templates, words
+from reports.markup import style, templates, words
 from reports.notebook_output import HOW_TO_READ, verdict_table
-from reports.page import POLICY, check_offline, export, style, with_navigation
+from reports.page import POLICY, check_offline, export, with_navigation
 from reports.runner import Experiment, Paper
 from reports.summary_text import failures, reason, sentence
 

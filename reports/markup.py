@@ -17,6 +17,19 @@ from lib.options.yaml_source import load
 TEMPLATES = Path(__file__).parent / "templates"
 
 
+IN_JUPYTER = re.compile(r'<style>.*?</style><div class="lockstep">(.*)</div>', re.DOTALL)
+"""What Jupyter is given: a fragment with the style of pages, which touches nothing else and takes JupyterLab's colours."""
+COLOURS = {
+    "ink": ("content-font-color1", "#1f2328"),
+    "soft": ("content-font-color2", "#59636e"),
+    "line": ("border-color2", "#d8dee4"),
+    "wash": ("layout-color2", "#f6f8fa"),
+    "link": ("content-link-color", "#0a5a94"),
+    "paper": ("layout-color1", "#fff"),
+}
+"""Of the style sheet: JupyterLab's name, and the colour elsewhere."""
+
+
 class Fragment:
     """A piece of HTML that Jupyter displays; by its `role` a page finds claims, verdicts, settings and provenance."""
 
@@ -24,7 +37,7 @@ class Fragment:
         self.html, self.role = str(html), role
 
     def _repr_html_(self) -> tuple[str, dict[str, str]]:
-        return self.html, {"role": self.role} if self.role else {}
+        return f'{_style()}<div class="lockstep">{self.html}</div>', {"role": self.role} if self.role else {}
 
     def __repr__(self) -> str:
         """Plain text for terminals and raw notebooks: a line for each row and paragraph."""
@@ -32,6 +45,20 @@ class Fragment:
         lines = re.split(r"</(?:tr|p|h2|div|caption|figure)>", rows)
         texts = (unescape(re.sub(r"<[^>]+>", " ", line)).split() for line in lines)
         return "\n".join(" ".join(words) for words in texts if words)
+
+
+def style() -> str:
+    """The style sheet of all pages."""
+    return (TEMPLATES / "lockstep" / "style.css").read_text(encoding="utf-8")
+
+
+@cache
+def _style() -> str:
+    """The style sheet for an output, without its dark part: JupyterLab has a theme of its own, whose rules are taken back."""
+    light = style().partition("@media screen and (prefers-color-scheme: dark)")[0]
+    colours = "".join(f"--{name}: var(--jp-{jupyter}, {other}); " for name, (jupyter, other) in COLOURS.items())
+    base = f"{colours}--band: #bfe0d2; --tone: var(--soft); max-width: 50rem; color: var(--ink); font: 14px/1.55 sans-serif;"
+    return f"<style>.lockstep.lockstep.lockstep {{ {base} :where(:not(svg, svg *)) {{ all: revert }} {light} }}</style>"
 
 
 @cache

@@ -94,11 +94,16 @@ def table(data: pd.DataFrame, caption: str = "") -> Fragment:
 
 
 def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
-    """Each verdict with its rule, above a row for each of its cases."""
-    groups = [
-        (("entry", f"k-{v.claim.kind}", f"v-{slug(v.word)}", *["k-counted"] * v.counts), parts().judged(v), _cases(v))
-        for v in verdicts
-    ]
+    """Each verdict with its rule, above a row for each of its cases; those of a short run with what is published, in grey."""
+    verdicts = list(verdicts)
+    short = {verdict.claim.notebook for verdict in verdicts if verdict.profile == "smoke"}
+    known = {each.claim.id: each for name in sorted(short) for each in _claims.published(name)}
+    groups = []
+    for v in verdicts:
+        published = known.get(v.claim.id)
+        names = ("entry", f"k-{v.claim.kind}", f"v-{slug(v.word)}", *["k-counted"] * v.counts)
+        rows = _cases(v) + [[parts().published(name), *row] for name, *row in (_cases(published) if published else ())]
+        groups.append((names, parts().judged(v, published), rows))
     return parts().entries(["Case", "Ours", "Share of the paper's effect", "The paper", "Seeds"], groups, caption)
 
 
@@ -133,8 +138,9 @@ def provenance_card(runs: Any, notebook: str) -> Fragment:
     runs = flatten(runs)
     shared, differing = differences([run.provenance for run in runs] or [machine()])
     facts: dict[str, Any] = {"repeat with": parts().code(repeat(notebook))}
-    facts |= {key.replace("_", " "): flat(value) for key, value in shared.items()}
-    facts |= differing
+    facts |= {key.replace("_", " "): flat(value) for key, value in shared.items()} | differing
+    if str(shared.get("commit")).endswith("+"):
+        facts["commit"] = f"{shared['commit'][:-1]}, with changed or new files that it does not have"
     facts |= {"runs": len(runs)} if runs else {}
     html = parts().heading("Provenance") + parts().provenance(facts, [_digest(run) for run in runs])
     return Fragment(html, "provenance")

@@ -11,7 +11,7 @@ from typing import Any
 from lib import paths
 from lib.errors import LockstepError
 from reports import claims, notebook_output, runner
-from reports.markup import TEMPLATES, parts, slug
+from reports.markup import IN_JUPYTER, TEMPLATES, parts, slug, style
 from reports.summary_text import in_short
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -28,11 +28,6 @@ NO_WORDS = ("", "No description has been provided for this image")
 
 class PageError(LockstepError, ValueError):
     """A notebook that makes no readable offline page."""
-
-
-def style() -> str:
-    """The style sheet of all pages."""
-    return (TEMPLATES / "lockstep" / "style.css").read_text(encoding="utf-8")
 
 
 def export(executed: str | os.PathLike) -> Path:
@@ -78,7 +73,7 @@ def render(executed: str | os.PathLike) -> str:
 
 
 def _arrange(nb: Any, verdicts: Sequence[claims.Verdict]) -> None:
-    """Put a notebook's outputs with a role in their places on the page.
+    """Put a notebook's outputs with a role in their places on the page, which has one style for all of them.
 
     An answer stands below the question, verdicts and settings before the limits, provenance at the end. Verdicts are rendered
     from what is stored, with explanations that are newer than the run; claims stand only on a page without verdicts. Progress
@@ -89,6 +84,8 @@ def _arrange(nb: Any, verdicts: Sequence[claims.Verdict]) -> None:
     found: dict[str, list[Any]] = {role: [] for role in ROLES}
     for cell in nb.cells:
         for output in list(cell.get("outputs", ())):
+            if found_html := IN_JUPYTER.fullmatch(output.get("data", {}).get("text/html", "")):
+                output.data["text/html"] = found_html[1]
             metadata = output.get("metadata", {})
             role = metadata.get("text/html", metadata).get("role")
             if role in found:

@@ -27,8 +27,8 @@ PROTOCOLS: dict[str, tuple[str, Any]] = {
 KINDS: dict[str, str] = {kind: globals()[tone.upper()] for kind, tone in _PALETTE["kinds"].items()}
 """What a node does -> its colour in a Gantt chart."""
 
-COMMON = ("sync", "async", "gba", "oac", "pipelined", "sequential")
-"""The protocols from which an unknown one must differ, since most figures have them."""
+OWN = ("#6A3D9A", "#8C564B")
+"""The colours of protocols that the palette does not name, and of no other."""
 
 MARKS = "os^Dvp"
 """The marks of tasks, sizes and other things that are no protocols."""
@@ -45,7 +45,7 @@ def colour(name: str) -> tuple[str, Any]:
     for base in (name, first, *("-".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))):
         if base in PROTOCOLS:
             return PROTOCOLS[base]
-    spare = [style for style in dict.fromkeys(PROTOCOLS.values()) if style not in map(PROTOCOLS.get, COMMON)]
+    spare = [(tone, dashes) for dashes in (SOLID, DASHED, DASHDOT, LONG, DASHDOTDOT) for tone in OWN]
     return spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -220,6 +221,9 @@ def show(fig: Figure, data: pd.DataFrame, *, name: str, caption: str, alt: str) 
     picture, numbers = png(fig), data.to_csv(index=False, lineterminator="\n", float_format="%.9g")
     paths.write_bytes_atomic(paths.results() / f"{name}.png", picture)
     paths.write_text_atomic(paths.results() / f"{name}.csv", numbers)
-    link, short = "/".join(name.split("/")[-2:]) + ".csv", name.rpartition("/")[2]
+    short = name.rpartition("/")[2]
+    link = "/".join(name.split("/")[-2:]) + ".csv"  # the page and its numbers lie in one folder
+    if not os.environ.get(paths.STAGE):  # in JupyterLab, which may serve another folder than that of the results
+        link = f"data:text/csv;base64,{base64.b64encode(numbers.encode()).decode()}"
     html = parts().figure(short, base64.b64encode(picture).decode(), alt, caption, link)
     return Fragment(html)

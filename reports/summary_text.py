@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reports.claims import AGAINST, SHELF, counts, tally
+from reports.claims import AGAINST, SHELF, counts, published, tally
 from reports.markup import parts
 from reports.quantities import result_text
 
@@ -15,20 +15,27 @@ if TYPE_CHECKING:
 MOST = 3
 """Sentences about findings on a page."""
 NOTHING = "Nothing has been judged yet: this page is of the profile {}; what is published is of the profile laptop."
+PUBLISHED = (
+    "Published (profile {profile}, commit {commit}); this page is of a short run, which judges nothing and whose numbers are "
+    "next to the published ones under Verdicts:"
+)
 NAMES = {"paper": "claims of the paper", "estimate": "estimates", "target": "targets of ours", "check": "checks"}
 
 
 def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
-    """The block as HTML: one line where nothing could be judged, empty for a page without claims."""
+    """The block as HTML, for a short run with what is published; one line where nothing is, empty for a page without claims."""
     if not verdicts:
         return ""
+    source = ""
     if profile == "smoke" or all(verdict.word in ("not run", "refused") for verdict in verdicts):
-        return parts().short((), (), (), [NOTHING.format(profile or "of a trial")])
+        if not (verdicts := published(verdicts[0].claim.notebook)):
+            return parts().short((), (), (), [NOTHING.format(profile or "of a trial")])
+        source = PUBLISHED.format(profile=verdicts[0].profile, commit=verdicts[0].commit)
     failed = failures(verdicts)
     rest = sorted((v for v in verdicts if v not in failed), key=lambda v: v.claim.kind != "paper")
     totals = [f"{NAMES[kind]}: {tally(found)}" for kind, found in counts(verdicts).items()]
     told = [(v, sentence(v)) for v in rest[:MOST]]
-    return parts().short(told, [(v, sentence(v), reason(v)) for v in failed], totals, ())
+    return parts().short(told, [(v, sentence(v), reason(v)) for v in failed], totals, (), source)
 
 
 def failures(verdicts: Sequence[Verdict]) -> list[Verdict]:

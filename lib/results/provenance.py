@@ -39,13 +39,17 @@ def version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit of the working tree, with a plus where it has changes; None outside a checkout."""
-    git = ["git", "-C", str(paths.root())]
+    """The commit of the working tree, with a plus where it has changes or new code; None outside a checkout."""
+    git, new = ["git", "-C", str(paths.root())], ["ls-files", "--others", "--exclude-standard"]
     try:
-        head, changed = (
+        head, *changed = (
             subprocess.run([*git, *command], capture_output=True, text=True, check=True).stdout.strip()
-            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
+            for command in (
+                ["rev-parse", "HEAD"],
+                ["status", "--porcelain", "-uno"],
+                [*new, "*.py", "*.ipynb", "*.yaml"],
+            )
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head + ("+" if changed else "")
+    return head + ("+" if any(changed) else "")

@@ -56,6 +56,7 @@ from reports.claims.statistics import interval, one_sided_p, seeds_for
 from reports.claims.stored_verdicts import (
     counts,
     false_positives,
+    published,
     record,
     results,
     table,

@@ -83,6 +83,8 @@ class Verdict:
     profile: str = ""
     command: str = ""
     """The command that repeats it."""
+    commit: str = ""
+    """The first commit of its runs."""
     sealed: int | None = None
     """The first of the sealed seeds that it was reached on; None for other seeds."""
     again: str = ""

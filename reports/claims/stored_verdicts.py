@@ -84,12 +84,18 @@ def record(table: pd.DataFrame, notebook: str, profile: str = "", runs: Any = ()
     return [_with_remarks(each, made_at, error) for each in found]
 
 
-def verdicts(folder: Path | None = None, missing: str = "") -> list[Verdict]:
-    """Every claim of today with a folder's verdict, by default the reports folder's; *not run* for `missing` without one."""
+def published(notebook: str) -> list[Verdict]:
+    """What the reference has of a notebook's claims."""
+    return [each for each in verdicts(paths.reference(), of=notebook) if each.word not in ("not run", "refused")]
+
+
+def verdicts(folder: Path | None = None, missing: str = "", of: str = "") -> list[Verdict]:
+    """Every claim of today, or those `of` a notebook, with a folder's verdict, by default the reports folder's; *not run* for
+    `missing` without one."""
     at = folder or paths.reports()
     error, fitted = _clock_error(at), calibrations()
     found = []
-    for claim in load().values():
+    for claim in of_notebook(of) if of else load().values():
         path = verdict_file(claim.id, at)
         if not path.exists():
             found.append(Verdict(claim=claim, word="not run", detail=missing))
@@ -109,6 +115,7 @@ def _read(path: Path, claim: Claim, fitted: list[Any]) -> tuple[Verdict, list[st
         commits, rows = stored["commits"], stored["results"]
         parts = {name: stored["parts"][name] for name in ("rule", "settings", "code")}
         facts = {"profile": stored["profile"], "command": stored["command"], "sealed": stored.get("sealed")}
+        facts["commit"] = commits[0][:10] if commits else ""
         again = "" if parts["rule"] == claim.hash else (commits[0][:10] if commits else "unknown")
         try:
             verdict = judge(claim, rows, facts["profile"], fitted, again)

@@ -181,6 +181,9 @@ def _move_into_place(experiment: Experiment, nb: Any, stage: Path) -> Path:
     import nbformat
 
     figures = stage / experiment.name
+    if others := {path.parent.relative_to(stage).as_posix() for path in stage.rglob("*.png")} - {experiment.name}:
+        problem = f"a figure's name begins with {min(others)}/, another page's; begin it with {experiment.name}/"
+        raise NotebookFailed(f"notebook {experiment.name}: {problem}")
     if figures.is_dir():
         paths.replace_folder(figures, paths.reports() / experiment.name)
     for verdict in sorted((stage / "claims").glob("*.json")):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from html import unescape
 
 import pytest
@@ -195,10 +196,15 @@ def test_a_page_answers_first_and_says_everything_once(house):
     assert "What is claimed" not in page and page.count("Better.") == 2  # in short, and the verdict
     assert 'href="#a.b"' in page and 'id="a.b"' in page
     assert '<a class="next" href="../gba/two.html">Second →</a>' in page and 'class="previous"' not in page
+    shutil.copytree(house.reports / "claims", house.root / "kept")
     build("smoke", "gba/one")
-    assert (
-        "Nothing has been judged yet: this page is of the profile smoke" in (house.reports / "gba/one.html").read_text()
-    )
+    page = (house.reports / "gba/one.html").read_text()
+    assert "Nothing has been judged yet: this page is of the profile smoke" in page and "short run" not in page
+    shutil.copytree(house.root / "kept", house.root / "reports" / "reference" / "claims")
+    build("smoke", "gba/one")
+    page = (house.reports / "gba/one.html").read_text()
+    assert "Published (profile laptop, commit" in page and "Nothing has been judged" not in page
+    assert '<span class="published">published: ' in page and "this short run:" in page
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,18 @@ def shown(house, runs):
 
 def test_a_figure_has_words_and_numbers(house, runs):
     html = shown(house, runs).html
-    assert 'alt="A &#34;rise&#34;."' in html and "C &amp; c." in html and 'href="figure_1/auc.csv"' in html
+    assert 'alt="A &#34;rise&#34;."' in html and "C &amp; c." in html
     saved = pd.read_csv(house.reports / "interactive" / "gba" / "figure_1" / "auc.csv")
+    offered = re.search(r'href="data:text/csv;base64,([^"]+)" download="auc.csv"', html)[1]  # works in JupyterLab
+    assert base64.b64decode(offered) == (house.reports / "interactive" / "gba" / "figure_1" / "auc.csv").read_bytes()
     assert len(saved) == 12 and saved["auc"].dropna().tolist() == pytest.approx([0.5, 0.7, 0.5, 0.71] * 2)
-    embedded = re.search(r"base64,([^\"]+)", html)[1]
+    embedded = re.search(r"png;base64,([^\"]+)", html)[1]
     assert base64.b64decode(embedded) == (house.reports / "interactive" / "gba" / "figure_1" / "auc.png").read_bytes()
+
+
+def test_a_page_leads_to_its_own_numbers(house, runs, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_STAGE", str(house.reports))
+    assert 'href="figure_1/auc.csv"' in shown(house, runs).html
 
 
 def test_equal_figures_are_equal_bytes(runs):
@@ -93,6 +100,8 @@ def test_protocols_look_alike_everywhere_and_unlike_each_other():
         plots.colour("DS-Sync, naive") == plots.colour("ds-sync") != plots.colour("BSP") == plots.colour("all-reduce")
     )
     assert plots.colour("mine") == plots.colour("mine")
+    own = {plots.colour(name)[0] for name in ("mine", "fresh", "mine.py:Mine", "my-rule")}
+    assert own == {*palette.OWN} and not own & {tone for tone, _ in known}
     assert len(set(plots.shades("bsp", 4))) == 4
 
 

@@ -168,6 +168,14 @@ def test_a_failing_cell_is_named_and_changes_nothing(house):
     assert "no such thing" in (house.reports / "n.failed.ipynb").read_text()
 
 
+def test_a_copied_page_cannot_write_into_another_pages_folder(house):
+    cell = "from lib import paths\npaths.write_text_atomic(paths.results() / 'other' / 'a.png', '')"
+    house.notebook("n", "# N", cell, parameters=PARAMETERS)
+    with pytest.raises(runner.NotebookFailed, match=r"n: a figure's name begins with other/.*begin it with n/"):
+        runner.run("n")
+    assert not (house.reports / "n.ipynb").exists() and house.left_behind() == []
+
+
 def test_a_dead_kernel_is_named(house):
     house.notebook("n", "# N", "import os; os._exit(1)", parameters=PARAMETERS)
     with pytest.raises(runner.NotebookFailed, match="notebook n: the kernel died"):
