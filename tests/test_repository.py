@@ -152,18 +152,12 @@ def test_lib_needs_no_experiment_no_test_and_no_preparation():
         assert not {module.split(".")[0] for module in imported(path)} & {"data_prep", "notebooks", "tests"}, path
 
 
-DEEP = {
-    "lib.cluster.spec": "a collective's steps, without a run",
-}
-"""What notebooks measure or show by itself: a module of lib -> why no public name leads to it."""
-
-
 def test_notebooks_import_what_lib_offers():
-    """From lib, or from a module at most two levels deep; what is deeper is named with its reason."""
+    """From lib, or from a module at most two levels deep."""
     texts = [*_cells(), *(path.read_text() for path in (ROOT / "notebooks").rglob("*.py"))]
     modules = {_module(path) for path in (ROOT / "lib").rglob("*.py")}
     deep = {name for text in texts for name in imported(text) & modules if name.count(".") > 2}
-    assert deep == DEEP.keys(), "import it from lib or lib.x.y; else name it here, with the reason"
+    assert not deep, "import it from lib or lib.x.y"
 
 
 def test_reports_know_no_experiment_but_where_they_are_published():

@@ -41,7 +41,8 @@ class Handle:
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         if method.startswith("__"):
             raise AttributeError(method)
-        return partial(self._call, method)
+        call = self.__dict__[method] = partial(self._call, method)  # so that it is made once
+        return call
 
     @abstractmethod
     def bind(self, site: Site) -> Handle:
@@ -135,9 +136,8 @@ class Site(ABC):
     generation: int = 0
     """How many times this node had died before its current start."""
 
-    @abstractmethod
-    def now(self) -> float:
-        """Seconds on the cluster's clock."""
+    now: Callable[[], float]
+    """Seconds on the cluster's clock."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
@@ -328,8 +328,9 @@ class Cluster(Checked, ABC):
     def open(self, seed: int, workers: int) -> World: ...
 
     def stretch(self, seed: int, node: str) -> Callable[[float, float], float] | None:
-        """Return the function of a start and seconds that says how long a worker takes; None for other nodes."""
-        if (rank := rank_of(node)) is None:
+        """Return the function of a start and seconds that says how long a worker takes; None for nodes that nothing slows."""
+        rank, even = rank_of(node), self.slowdown == Lognormal(sigma=0.0) and not self.speeds
+        if rank is None or even:
             return None
         speed = self.speeds[rank] if self.speeds else 1.0
         path = self.slowdown.sample_path(seed, node, rank)

@@ -71,8 +71,8 @@ def _report_error(call: asyncio.Task) -> None:
 class InProcessCollectives:
     """Collectives among the tasks of one event loop. Sums run in rank order, so the result does not depend on arrival."""
 
-    def __init__(self, generation: Callable[[int], int]):
-        """`generation` returns the current generation of a worker's node."""
+    def __init__(self, generation: Callable[[int], int] | None):
+        """`generation` returns the current generation of a worker's node; None: no node fails."""
         self._open: dict[str, tuple[Meeting, dict[int, tuple[np.ndarray, asyncio.Future]]]] = {}
         self._generation = generation
 
@@ -88,7 +88,7 @@ class InProcessCollectives:
     async def reduce(self, meeting: Meeting, kind: str, rank: int, mine: np.ndarray, function: Callable) -> Any:
         """Return `function` of the members' arrays by rank, once the last member has joined."""
         key = f"{kind} {meeting.key}"
-        if key not in self._open and self._has_lost(meeting):
+        if self._generation and key not in self._open and self._has_lost(meeting):
             raise _member_lost(meeting)
         _, brought = self._open.setdefault(key, (meeting, {}))
         waiting = asyncio.get_running_loop().create_future()
@@ -193,7 +193,7 @@ class ProcessWorld(World):
     def __init__(self, cluster: Cluster, seed: int):
         self.cluster, self.seed = cluster, seed
         self.failure_schedule = FailureSchedule(partial(cluster.failures_of, seed), self._kill)
-        self.collectives = InProcessCollectives(self._generation)
+        self.collectives = self._fresh_collectives()
         self.records: dict[str, list[Any]] = {}
         self.report: Callable[[int], None] = lambda samples: None
         self._sites: dict[str, ProcessSite] = {}
@@ -256,11 +256,13 @@ class ProcessWorld(World):
         for node in self._sites:
             self._end(node)
             self._sites[node].survivors.clear()
-        self.collectives = InProcessCollectives(self._generation)
+        self.collectives = self._fresh_collectives()
         return [record for node in self._sites for record in self.take_records(node)]
 
-    def _generation(self, rank: int) -> int:
-        return self.site(f"worker{rank}").generation
+    def _fresh_collectives(self) -> InProcessCollectives:
+        return InProcessCollectives(
+            (lambda rank: self.site(f"worker{rank}").generation) if self.cluster.fails else None
+        )
 
     def _kill(self, node: str) -> None:
         self._end(node)

@@ -20,7 +20,6 @@ from joblib import cpu_count
 from lib.cluster.base import Cluster, Main, Meeting, Site, in_thread, rank_of
 from lib.cluster.failures import TICK, Connection
 from lib.cluster.in_process import PartSlot, ProcessHandle, ProcessSite, ProcessWorld, mean
-from lib.cluster.slowdowns import Lognormal
 from lib.cluster.spec import Work
 from lib.options.checked import Count
 
@@ -46,8 +45,7 @@ class WallSite(Site):
         self.rank = rank_of(node)
         self.failures = cluster.failures_of(seed, node, batches)
         self.delays = MessageDelays(cluster, seed, node)
-        undisturbed = cluster.slowdown == Lognormal(sigma=0.0) and not cluster.speeds
-        self._stretch = None if undisturbed else cluster.stretch(seed, node)
+        self._stretch = cluster.stretch(seed, node)
         self._processor_time = time.thread_time if device.type == "cpu" else time.perf_counter
         self._started: float | None = None
         self._shortest, self._warm = math.inf, False

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from typing import Annotated, Any
 
 import numpy as np
@@ -204,9 +205,8 @@ class Passage:
 
     def __init__(self, queues: Sequence[Queue], limit: float = float("inf")):
         self._queues = queues
-        self._bandwidth = np.array([min(queue.bandwidth, limit) for queue in queues])
-        self._passed = np.array([queue.passed for queue in queues])
-        self._free = np.array([queue.free for queue in queues])
+        figures = [(min(queue.bandwidth, limit), queue.passed, queue.free) for queue in queues]
+        self._bandwidth, self._passed, self._free = np.array(figures).reshape(-1, 3).T.copy()
         self._begun = np.full(len(queues), np.inf)
         self._alone, self._moved = np.zeros((2, len(queues)))
 
@@ -231,7 +231,8 @@ class Passage:
             queue.bytes += float(self._moved[place])
             queue.busy += float(self._moved[place]) / queue.bandwidth
             begin = max(float(self._begun[place]), queue.free)
-            queue.passing = [each for each in queue.passing if each[1] > now]
+            if queue.passing:
+                queue.passing = [each for each in queue.passing if each[1] > now]
             if begin < end:
                 queue.passing.append((begin, end, min(float(self._alone[place]) / (end - begin), 1.0)))
 
@@ -286,8 +287,8 @@ def carry_out(
     last: of two groups that cross one uplink, the second waits for the first.
     """
     now, ready = float(ready.min()), ready.astype(float)
-    out, into = (Passage([getattr(member, side) for member in members], limit) for side in ("out", "into"))
-    latency = np.array([member.latency for member in members])
+    out, into = (Passage([*map(attrgetter(side), members)], limit) for side in ("out", "into"))
+    latency = np.array([*map(attrgetter("latency"), members)])
     behind = {id(member.uplink): member.uplink for member in members if member.uplink}
     shared = [queue for uplink in behind.values() for queue in (uplink.out, uplink.into)]
     between, place = Passage(shared), {id(queue): np.array([number]) for number, queue in enumerate(shared)}

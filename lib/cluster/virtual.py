@@ -51,6 +51,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def __init__(self):
         self.now = 0.0
+        self.create_future, self.create_task = (partial(kind, loop=self) for kind in (asyncio.Future, asyncio.Task))
         self._ready: deque[_Callback | asyncio.Future] = deque()
         """What is to be called, and futures of sleeps that are over."""
         self._timers: list[tuple[float, int, _Callback | asyncio.Future]] = []
@@ -89,12 +90,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._scheduled += 1
         heapq.heappush(self._timers, (when, self._scheduled, future))
         return future
-
-    def create_future(self) -> asyncio.Future:
-        return asyncio.Future(loop=self)
-
-    def create_task(self, coro, *, name=None, context=None) -> asyncio.Task:
-        return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def is_running(self) -> bool:
         return events._get_running_loop() is self
@@ -342,11 +337,8 @@ class VirtualSite(ProcessSite):
         """The slowdown's calls so far, in a run with checkpoints."""
         self.objects = world.objects  # of the whole world: `compute` runs a function to its end before any other
         self._loop, self._lanes = world.loop, [0.0] * self.spec.lanes
-        self.sleep_until = world.loop.sleep_until
+        self.now, self.sleep_until = partial(getattr, world.loop, "now"), world.loop.sleep_until
         self._slow_down = world.cluster.stretch(world.seed, node)
-
-    def now(self) -> float:
-        return self._loop.now
 
     async def sleep(self, seconds: float) -> None:
         await self.sleep_until(self._loop.now + seconds)
@@ -368,6 +360,8 @@ class VirtualSite(ProcessSite):
         if seconds:
             await self.sleep_until(start + seconds)
         return result
+
+    launch = compute
 
     async def prepare(self, samples: int, function: Callable, *args) -> Any:
         return await self.compute(Work(samples=samples) if self.spec.reading else None, function, *args)

@@ -12,49 +12,23 @@ generation does not answer for lost batches. Five count.
 import asyncio
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from lib.cluster.base import Handle, Site, nbytes
+from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.parameter_server import Servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, PartLog
-from lib.drivers.server_client import CachedClient, ServerClient
-from lib.drivers.shard import Gradient, PullReply
+from lib.drivers.server_worker import DispatchedBatch, ServerClient, first_sample
+from lib.drivers.shard import PullReply
 from lib.drivers.trainer import DataService
-from lib.errors import NodeLost
 from lib.store.checkpoint import Part
 from lib.store.spec import Bags
 from lib.tasks.flat_model import Batch, StepResult
-
-MOST_EMBEDDING_WORKERS = 256
-"""A byte of the sample ID says which one."""
-
-
-def first_sample(rank: int, generation: int) -> int:
-    """The first sample ID of an embedding worker in that generation; each one after it is one more."""
-    return rank << 56 | (generation & 0xFFFF) << 40
-
-
-def rank_of(sample: int) -> int:
-    """The rank of the embedding worker that gave a sample ID."""
-    return sample >> 56
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchedBatch:
-    """A batch whose ids an embedding worker holds, as the worker gets it that trains on it."""
-
-    sample: int
-    """The ID under which it is held."""
-    batch: Batch
-    """Without its ids; and without the places of those whose rows come as sums."""
-    rows: dict[str, int]
-    """Table -> the number of rows to come, where they are not summed."""
 
 
 class EmbeddingWorker(Part):
@@ -64,7 +38,7 @@ class EmbeddingWorker(Part):
 
     def __init__(self, site: Site, plan: Plan, rank: int, servers: Servers, data_service: DataService):
         self._site, self._plan, self._servers = site, plan, servers
-        self._store, self._dims = plan.store, {name: spec.dim for name, spec in plan.workload.tables().items()}
+        self._store = plan.store
         self._bags = {table: bag for table, bag in plan.bags_summed_before.items() if table not in plan.bags_of_servers}
         """Table -> the bags that are summed here."""
         self._next = first_sample(rank, site.generation)
@@ -140,7 +114,7 @@ class EmbeddingWorker(Part):
 
     def _pooling_cost(self, bags: dict[str, Bags]) -> Work | None:
         """The cost of summing, or of spreading: each entry's row is read and each sum written, or the other way round."""
-        numbers = sum(self._dims[table] * (each.entries.size + each.bags.size) for table, each in bags.items())
+        numbers = sum(self._plan.dims[table] * (each.entries.size + each.bags.size) for table, each in bags.items())
         return Work(bytes=4 * numbers) if bags else None
 
     def _pool(self, batch: Batch, bags: dict[str, Bags], rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -152,104 +126,3 @@ class EmbeddingWorker(Part):
         """The rows' gradients, those of sums spread over the rows that were summed."""
         rows = {table: self._store.gradients.decode(sent) for table, sent in gradients.items()}
         return rows | {table: each.spread(rows[table])[1] for table, each in bags.items()}
-
-
-class EmbeddingClient(ServerClient):
-    """It makes a worker's batches and, in place of the servers, pulls and pushes their rows at embedding workers.
-
-    Guaranteed: a worker's pushes come to the servers before they see its later pulls, though these go another way.
-    If an embedding worker dies, a batch whose rows have not come is held anew by another one, or by its next generation; rows'
-    gradients that it was to take are abandoned, and the servers hear so.
-    """
-
-    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog):
-        super().__init__(site, plan, servers, rank, size, record)
-        self._count, self._patience = plan.embedding_workers, None
-        self._embedding: dict[int, Handle] = {}
-        """The embedding workers that are up."""
-        self._changed = asyncio.Event()
-        self._samples: dict[int, int] = {}
-        """Batch -> its sample ID."""
-        self._tokens: dict[int, int] = {}
-        """Batch -> the token of its step, once it has its rows."""
-        self._sending: set[asyncio.Future] = set()
-        """Pushes under way."""
-
-    def find(self, embedding: Mapping[int, Handle], patience: float | None) -> None:
-        """Take note of the embedding workers that live; `patience` are the seconds of silence after which one counts as dead,
-        None if no death is planned, so that any death takes the run back."""
-        self._embedding = {rank: handle.bind(self._site) for rank, handle in embedding.items()}
-        self._patience = patience
-        self._changed.set()
-
-    async def batch(self, index: int) -> Batch:
-        """The batch, whose ids an embedding worker holds; in their place stand the positions of the rows that will come."""
-        held: DispatchedBatch | None = None
-        while held is None:
-            held = await self._ask_one(await self._holder(index), "hold", self._rank, index)
-        self._samples[index] = held.sample
-        self._record.bytes["dispatched"] += nbytes(held)
-        return replace(held.batch, ids={table: np.arange(count) for table, count in held.rows.items()})
-
-    async def pull(self, batch: Batch) -> PullReply:
-        if self._sending:  # they take other ways, and might come later
-            await asyncio.wait(self._sending)
-        start = self._site.now()
-        while True:
-            sample = self._samples[batch.index]
-            reply: PullReply | None = await self._ask_one(rank_of(sample), "pull", sample)
-            if reply is not None:
-                break
-            await self.batch(batch.index)  # its holder died
-        self._tokens[batch.index] = reply.token
-        self._record.span("wait", start, start + reply.waited, batch.index)
-        self._record.span("pull", start + reply.waited, self._site.now(), batch.index)
-        self._record.bytes["embeddings"] += nbytes(reply)
-        return replace(reply, rows={table: self._store.rows.decode(block) for table, block in reply.rows.items()})
-
-    async def push(self, batch: Batch, result: StepResult | None) -> None:
-        """Send the gradients; return when the servers have taken them, or know that they will not come."""
-        start, done = self._site.now(), asyncio.get_running_loop().create_future()
-        self._sending.add(done)
-        try:
-            sample, token = self._samples.pop(batch.index), self._tokens.pop(batch.index)
-            sent = result and {table: self._store.gradients.encode(block) for table, block in result.rows.items()}
-            self._record.bytes["embedding gradients"] += nbytes([sent])
-            if not await self._ask_one(rank_of(sample), "push", sample, sent):
-                abandoned = Gradient(self._rank, token, batch.index, batch.size, void="abandoned")
-                await asyncio.gather(*(server.push(abandoned) for server in self._handles))
-        finally:
-            self._sending.remove(done)
-            done.set_result(None)
-        self._record.span("push", start, self._site.now(), batch.index)
-
-    async def _holder(self, index: int) -> int:
-        """The rank of the embedding worker that is to hold a batch: each in turn, without the dead ones. Where the rule blocks,
-        one holds all batches of a worker, so that they come to its gate in their order."""
-        first = self._rank if self._rule.blocks else index
-        while not self._embedding:
-            self._changed.clear()
-            await self._changed.wait()
-        return min(self._embedding, key=lambda rank: (rank - first) % self._count)
-
-    async def _ask_one(self, rank: int, method: str, *args: Any) -> Any:
-        """An embedding worker's answer; None if it is dead, after so long a silence."""
-        if (handle := self._embedding.get(rank)) is None:
-            return None
-        try:
-            return await getattr(handle, method)(*args)
-        except NodeLost as lost:
-            if lost.node != f"embedding{rank}" or self._patience is None:
-                raise
-        await self._site.sleep(self._patience)
-        if self._embedding.get(rank) is handle:
-            del self._embedding[rank]
-        return None
-
-
-def make_client(site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog) -> ServerClient:
-    """A worker's client of these servers: it goes through embedding workers, or has a cache, or neither."""
-    if plan.embedding_workers and "dense" not in servers.holds:
-        return EmbeddingClient(site, plan, servers, rank, size, record)
-    rule = plan.protocol.dense if "dense" in servers.holds else plan.protocol.sparse
-    return (CachedClient if rule.cache_steps else ServerClient)(site, plan, servers, rank, size, record)

@@ -45,6 +45,7 @@ class Exchanger(Checkpointed, ABC):
 
     def __post_init__(self):
         self.rule = self.plan.protocol.dense
+        self.exchange_kind, self.mixes_rows = self.rule.exchange, self.rule.mixes_rows
 
     async def start(self, until: int, joins: bool) -> None:
         """Begin the stretch of training before batch `until`; `joins`: the others have begun it before."""
@@ -108,8 +109,8 @@ class InGroups(Exchanger):
     async def mix_rows(self, met: Meeting) -> None:
         """Average the rows that any member holds, in rounds of which the rule says so; a row that a member never met has its
         first value there."""
-        names = self.rule.averaged_state(met.round)
-        tables = self.replica.tables.values() if self.rule.mixes_rows and self.rule.averages_rows(met.round) else ()
+        tables = self.replica.tables.values() if self.mixes_rows and self.rule.averages_rows(met.round) else ()
+        names = self.rule.averaged_state(met.round) if tables else ()
         for table in tables:
             ids = union(await self.site.gather(met, table.ids()))
             rows = table.read(ids) if names else None
@@ -141,7 +142,7 @@ class Averaging(InGroups):
     """Every member gets the mean of what they all send, and of the rows that any of them holds."""
 
     def ask_ahead(self) -> asyncio.Task | None:
-        return super().ask_ahead() if self.rule.exchange.ahead else None
+        return super().ask_ahead() if self.exchange_kind.ahead else None
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, mixed = await self.in_group(label, asked, self._mix)

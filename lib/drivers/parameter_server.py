@@ -23,9 +23,18 @@ from lib.drivers.membership import Members
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, PartLog, Snapshot, pop_reached
-from lib.drivers.rule_checks import check_cache, check_decisions, check_end, check_push
 from lib.drivers.shard import Gradient, PullReply, Shard, StepInput, Update
-from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
+from lib.errors import BadOption
+from lib.protocols.server_rule import (
+    Apply,
+    Decisions,
+    Push,
+    ServerRule,
+    ServerState,
+    check_decisions,
+    check_end,
+    check_push,
+)
 from lib.store.checkpoint import Part
 from lib.store.rows import Rows
 
@@ -212,7 +221,6 @@ class ParameterServer(Part):
                 updates.append(Update(decision, gradients, self._state.step + len(updates), worker, done))
             else:
                 self.record.ledger["dropped"] += len(gradients)
-                self.record.unused += [(gradient.batch, "dropped") for gradient in gradients]
                 self._dropped += self._decided - before
                 self._evaluate()
         if updates and self._in_order:
@@ -246,15 +254,11 @@ class ParameterServer(Part):
             self._samples += gradient.samples
             if gradient.void:
                 record.ledger[gradient.void] += 1
-                if gradient.void == "dropped":
-                    record.unused.append((gradient.batch, "dropped"))
                 continue
             record.used.append(gradient.batch)
             record.ledger["applied" if weight == 1 else "decayed"] += 1
-            if weight != 1:
-                record.unused.append((gradient.batch, "decayed"))
             if weight:
-                record.staleness.append((start, update.version - gradient.source.version, gradient.batch))
+                record.staleness.append((start, update.version - gradient.source.version))
                 record.data_staleness.append((start, max(0, update.step - gradient.token)))
         self._evaluate()
 
@@ -381,6 +385,17 @@ class Servers:
     def named(self) -> dict[str, Handle]:
         """The servers by names that are unique in the run."""
         return {f"{'+'.join(sorted(self.holds))}-server{shard}": handle for shard, handle in enumerate(self.handles)}
+
+
+def check_cache(rule: ServerRule, plan: Plan) -> None:
+    """Refuse a cache where a worker's copy would not be what its gradients are computed from."""
+    if not isinstance(rule.cache_steps, int) or rule.cache_steps < 0:
+        raise BadOption(f"{rule.name}: cache_steps must be a number of steps, 0 or more, not {rule.cache_steps!r}")
+    if rule.cache_steps and (rule.compensate or rule.pull_ahead or plan.embedding_workers or plan.bags_of_servers):
+        raise BadOption(
+            f"{rule.name}: its workers train on a cached copy, which goes with none of compensate, pull_ahead, "
+            "embedding_workers and store.pooling='server'"
+        )
 
 
 async def open_servers(

@@ -71,7 +71,7 @@ class Pipeline(Part):
         self._feed = OwnBatches(0, plan.batches, 1, 1)
         self._dense = plan.dense_store(plan.start(site), site.device)
         self._optimizer = plan.workload.row_optimizer
-        self._dims = {name: spec.dim for name, spec in plan.workload.tables().items()}
+        self._dims = plan.dims
         self._caches: dict[str, Cache] = {}
         for name, dim in self._dims.items() if rule.validates else ():
             self._caches[name] = Cache(dim + self._optimizer.columns(dim), site.device)
@@ -144,10 +144,9 @@ class Pipeline(Part):
             if self._trainer.note(work.batch, work.end, loss, scores, sound):
                 self.record.ledger["applied"] += 1
                 unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
-                self.record.staleness.append((work.end, unseen, work.batch.index))
+                self.record.staleness.append((work.end, unseen))
             else:
                 self.record.ledger["dropped"] += 1
-                self.record.unused.append((work.batch.index, "dropped"))
             start = self._site.now()
             self.record.bytes["push rows"] += work.nbytes
             arrival = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)

@@ -17,9 +17,9 @@ from lib.errors import BadOption
 from lib.protocols.rule import Pair, Rule
 from lib.store.dense import DenseStore, PhantomDense
 from lib.store.optim import Optimizer
-from lib.store.rows import Placement, look_up_costs, phantom
+from lib.store.rows import PhantomTable, Placement, look_up_costs, phantom
 from lib.store.spec import Fp32, RowStore
-from lib.store.table import PhantomTable, Table
+from lib.store.table import Table
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.flat_model import Batch, FlatModel, SizedBatches, sized_batches
 from lib.tasks.workload import Workload, draw_batch, fresh_model
@@ -122,7 +122,7 @@ class Plan:
         done, size = index * self.workload.batch_size, self.size_of(index)
         if not self.gradients:
             return self._sized_batches.batch(self.first + done, size, index)
-        return draw_batch(self.workload, self.seed, self.first + done, size, index)
+        return draw_batch(self.workload, self.seed, self.first + done, size, index, self.dims.keys())
 
     def make(self, site: Site, index: int) -> Awaitable[Batch]:
         """The index-th batch, made on that node."""
@@ -133,6 +133,11 @@ class Plan:
         return sized_batches(
             self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.bags_summed_before)
         )
+
+    @functools.cached_property
+    def dims(self) -> dict[str, int]:
+        """Table -> the width of its rows."""
+        return {name: spec.dim for name, spec in self.workload.tables().items()}
 
     @functools.cached_property
     def bags_of_servers(self) -> dict[str, tuple[int, ...]]:
@@ -154,8 +159,6 @@ class Plan:
 
     def seen(self, batch: Batch) -> Batch:
         """A batch as a worker's model sees it: of what others have summed, each sum is an id of its own."""
-        if not self.bags_summed_before:
-            return batch
         ids, where = dict(batch.ids), dict(batch.where)
         for table, bag in self.bags_summed_before.items():
             ids[table] = np.arange(len(where[table]) * len(bag))
@@ -175,7 +178,7 @@ class Plan:
     def evaluated(self) -> dict[int | None, dict[str, np.ndarray]]:
         """Day -> table -> the unique ids whose rows its evaluation needs, of each that the model may be evaluated on."""
         if not self.gradients:
-            return {None: {name: np.empty(0, np.int64) for name in self.workload.tables()}}
+            return {None: {name: np.empty(0, np.int64) for name in self.dims}}
         places = (*self.eval_at, self.samples, *([0] if self.open else []))  # an open one may end before it has begun
         return {
             day: self.workload.evaluation_ids(self.seed, day) for day in {self.eval_point(each).day for each in places}
@@ -206,7 +209,7 @@ class Plan:
         """Empty tables: a row appears when its id is first met, from (seed, id) alone. `segment`: see `RowStore.table`."""
         if not self.gradients:
             rows = self.workload.row_optimizer
-            return {name: PhantomTable(spec.dim, rows) for name, spec in self.workload.tables().items()}
+            return {name: PhantomTable(dim, rows) for name, dim in self.dims.items()}
         return {
             name: self.store.table(
                 name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale, segment=segment
@@ -220,10 +223,9 @@ class Plan:
         return self.store.place(self.servers, shift=FIELD_SHIFT, costs=self._look_up_costs)
 
     def _look_up_costs(self) -> dict[str, float]:
-        widths = {name: spec.dim for name, spec in self.workload.tables().items()}
         first = (self.batch(index) for index in range(min(PROFILED, self.batches)))
         looked_up = ({table: self._looked_up(batch, table) for table in batch.ids} for batch in first)
-        return look_up_costs(looked_up, widths, shift=FIELD_SHIFT)
+        return look_up_costs(looked_up, self.dims, shift=FIELD_SHIFT)
 
     def _looked_up(self, batch: Batch, table: str) -> np.ndarray:
         """A row is read for every entry where servers sum them, and once a batch where they send it."""

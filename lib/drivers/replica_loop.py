@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ import numpy as np
 
 from lib.cluster.base import Handle, Site, World
 from lib.device_array import native
-from lib.drivers.embedding_worker import make_client
 from lib.drivers.exchangers import EXCHANGERS
 from lib.drivers.execution import carry_out
 from lib.drivers.membership import Rendezvous
@@ -21,7 +20,7 @@ from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, Finished, PartLog, Snapshot, pop_reached
 from lib.drivers.replicas import Replica, open_sync_servers
-from lib.drivers.server_client import Pull, with_pulls
+from lib.drivers.server_worker import make_client, with_pulls
 from lib.drivers.trainer import DataService, Input, Overlap, Trainer, open_data_service
 from lib.drivers.workers import Workers
 from lib.errors import BadOption
@@ -134,9 +133,8 @@ class ReplicaWorker(Part):
             if self._background:
                 beside.create_task(self._shadow(), name=f"shadow {self._rank}")
             async with asyncio.TaskGroup() as threads:
-                for thread in range(1, self.rule.worker_threads):
+                for thread in range(self.rule.worker_threads):
                     threads.create_task(self._train_all(thread, until, beside), name=f"thread {thread} of {self._rank}")
-                await self._train_all(0, until, beside)
             if self._travelling:
                 await self._merge_travelling(self._clocks[0], self._clocks[0].done)
             lingers = self._background and self.rule.when.until == "all"
@@ -189,10 +187,10 @@ class ReplicaWorker(Part):
     async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
         clock = self._clocks[thread % len(self._clocks)]
         batches, servers = self._input.batches(until, beside), [self._servers] if self._servers else []
-        async for batch, pulls in with_pulls(batches, servers, beside):
-            await self._train(batch, pulls, clock, beside)
+        async for batch in with_pulls(batches, servers, beside):
+            await self._train(batch, clock, beside)
 
-    async def _train(self, batch: Batch, pulls: Sequence[Pull], clock: MixClock, beside: asyncio.TaskGroup) -> None:
+    async def _train(self, batch: Batch, clock: MixClock, beside: asyncio.TaskGroup) -> None:
         clock.begun += 1
         due = self._place and self.rule.is_due(clock.begun, self.site.now() - clock.since)
         place, label, rate = self._place if due else None, batch.index, self.replica.rate()
@@ -215,7 +213,7 @@ class ReplicaWorker(Part):
             if self.overlapped and len(self.buckets) > 1:
                 overlap = Overlap(self.site, self.buckets, asked)
         async with self._stepping.shared():
-            rows = await self._pull(batch, pulls)
+            rows = await self._pull(batch)
             try:
                 at = values if beside_it else self.replica.values
                 result = await self._trainer.step(batch, at, rows, overlap)
@@ -249,10 +247,9 @@ class ReplicaWorker(Part):
         self._stepped.set()
         if result is not None:
             self.record.ledger["applied"] += 1
-            self.record.staleness.append((self.site.now(), 0, label))
+            self.record.staleness.append((self.site.now(), 0))
         else:
             self.record.ledger["dropped"] += 1
-            self.record.unused.append((label, "dropped"))
         self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples))
 
     async def mix(self, clock: MixClock, label: int, asked: asyncio.Task | None = None, alone: bool = False) -> None:
@@ -303,9 +300,9 @@ class ReplicaWorker(Part):
         finally:
             ended.cancel()
 
-    async def _pull(self, batch: Batch, pulls: Sequence[Pull]) -> dict[str, np.ndarray]:
-        if pulls:
-            return (await pulls[0]()).rows
+    async def _pull(self, batch: Batch) -> dict[str, np.ndarray]:
+        if self._servers:
+            return (await self._servers.reply(batch)).rows
         return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
     async def _push(self, batch: Batch, result: StepResult | None, rate: float, beside: asyncio.TaskGroup) -> None:

@@ -121,7 +121,8 @@ class Replica(Checkpointed):
         if not self._plan.gradients:
             sent = phantom(*sent.shape, kind=sent.dtype)
         running = statistics.brought(mine[self.size :], self._rule.statistics)
-        return _joined(sent, running, self._dense.state(self._rule.averaged_state(round)))
+        names = self._rule.averaged_state(round)
+        return _joined(sent, running, self._dense.state(names)) if names else _joined(sent, running)
 
     async def merge(self, mix: Mix) -> None:
         work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
@@ -178,7 +179,7 @@ class Replica(Checkpointed):
         may keep what it is given no longer than this."""
         brought = 0 if self._rule.statistics == "none" else self._running
         names = self._rule.averaged_state(mix.round)
-        if state := self._dense.state(names).size:
+        if state := self._dense.state(names).size if names else 0:
             self._dense.set_state(names, mix.theirs[-state:])
         sent, theirs = (readonly(array[: array.size - brought - state]) for array in (mix.sent, mix.theirs))
         given = replace(mix, sent=sent, theirs=theirs)

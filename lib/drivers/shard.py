@@ -113,6 +113,7 @@ class Shard(Checkpointed):
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         mine = dense_slice(start.size, plan.placement.shards, number)
         self.dense = plan.dense_store(start[mine], site.device) if "dense" in holds else None
+        self._size = mine.stop - mine.start
         self.tables = tables or (plan.tables() if "rows" in holds else {})
         self._evaluated: dict[int | None, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
         """Day -> table -> positions among the evaluation's ids, and the ids that are on this server."""
@@ -133,7 +134,7 @@ class Shard(Checkpointed):
     def decode(self, messages: dict[str, Any], whole: bool) -> tuple[Wanted, Work]:
         """What these messages ask for, and the cost to read it."""
         wanted = {}
-        numbers = len(self.dense) if whole and self.dense is not None else 0  # the optimiser's state is not read
+        numbers = self._size if whole else 0  # the optimiser's state is not read
         for name, table in self.tables.items():
             wanted[name] = self._store.asked(messages[name])
             numbers += table.dim * _rows_in(wanted[name])

@@ -113,7 +113,6 @@ class Trainer:
         self._whole = plan.workload.work()
         self._compute = self._run if plan.gradients else self._pretend
         self._blank = torch.zeros(1).expand(self._models[0].size)
-        self._dims = {name: spec.dim for name, spec in plan.workload.tables().items()}
         self.latest: Computation | None = None
         """The last computation, until somebody takes note of it."""
 
@@ -133,7 +132,7 @@ class Trainer:
 
         `early` gets the dense gradient's buckets before the rest is computed.
         """
-        start, batch = self._site.now(), self._plan.seen(batch)
+        start, batch = self._site.now(), self._plan.seen(batch) if self._plan.bags_summed_before else batch
         if early:
             result = await self._site.staged(
                 self._cost(batch), early.shares, early.emit, self._compute, "step", batch, dense, rows, early.buckets
@@ -187,7 +186,7 @@ class Trainer:
         return StepResult(
             loss=math.nan,
             dense=self._blank,
-            rows={name: phantom(ids.size, self._dims[name]) for name, ids in batch.ids.items()},
+            rows={name: phantom(ids.size, self._plan.dims[name]) for name, ids in batch.ids.items()},
             scores=None,
         )
 

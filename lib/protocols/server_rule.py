@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from lib.errors import BadOption
 from lib.protocols.rule import Rule
 
 
@@ -134,3 +136,64 @@ class ServerRule(Rule):
         level = max(state.clocks[worker], min((state.clocks[other] for other in state.active), default=0))
         clocks = (*state.clocks[:worker], level, *state.clocks[worker + 1 :])
         return replace(state, active=state.active | {worker}, clocks=clocks)
+
+
+def check_push(rule: ServerRule, before: ServerState, push: Push, answer: Any) -> tuple[ServerState, Decisions]:
+    """Return the answer of `on_push` if it took the push."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], ServerState):
+        raise BadOption(
+            f"{rule.name}: on_push must return the new state and a tuple of decisions; it gave {answer!r:.80}"
+        )
+    if answer[0].clocks[push.worker] != before.clocks[push.worker] + 1:
+        raise BadOption(
+            f"{rule.name}: on_push does not count the gradient of worker {push.worker}: begin with "
+            "state.receive(push), or with state.drop(push) if it is dropped on arrival"
+        )
+    return answer
+
+
+def check_decisions(
+    rule: ServerRule, before: ServerState, after: ServerState, decisions: Any, waiting: Collection[Push]
+) -> None:
+    """Check that each push is decided once, in an update that can be made, and that the state counts the decisions."""
+    kinds = {*map(type, decisions)} if isinstance(decisions, tuple) else {None}
+    if not kinds <= {Apply, Drop}:
+        raise BadOption(
+            f"{rule.name}: decisions are a tuple of Apply and Drop, () where there are none; got {decisions!r:.80}"
+        )
+    decided, updates = [], 0
+    for decision in decisions:
+        decided += decision.pushes
+        if isinstance(decision, Apply):
+            _check_update(rule, decision)
+            updates += 1
+    if decided and (len({*decided}) < len(decided) or not {*decided} <= {*waiting}):
+        raise BadOption(f"{rule.name}: decides twice of a push, or of one that is not there: {decided!r:.120}")
+    left = len(waiting) - len(decided)
+    if len(after.pending) != left:
+        raise BadOption(
+            f"{rule.name}: the state holds {len(after.pending)} pushes where {left} are not decided yet; hold a "
+            "push by state.receive(push), and let go of what is applied by state.release()"
+        )
+    if after.step != before.step + updates:
+        raise BadOption(
+            f"{rule.name}: {updates} updates take the state from step {before.step} to {after.step}; state.release() counts each"
+        )
+
+
+def check_end(rule: ServerRule, state: ServerState, waiting: int) -> None:
+    """Refuse a rule that decided nothing in a whole run: it has trained nothing."""
+    if waiting and not state.step and not state.active and waiting == sum(state.clocks):
+        raise BadOption(
+            f"{rule.name}: on_push never decided what becomes of a gradient, and {waiting} are held at the end: return (Apply("
+            "...),) when there are enough, and what is left when the last worker leaves (on_leave)"
+        )
+
+
+def _check_update(rule: ServerRule, update: Apply) -> None:
+    if len(update.weights) != len(update.pushes) or not all(map(math.isfinite, update.weights)):
+        raise BadOption(f"{rule.name}: an update needs a finite weight for each of its pushes, not {update.weights}")
+    if not (update.divisor > 0 and math.isfinite(update.divisor)):
+        raise BadOption(f"{rule.name}: an update's divisor must be a positive number, not {update.divisor}")
+    if not (update.rate >= 0 and math.isfinite(update.rate)):
+        raise BadOption(f"{rule.name}: an update's rate is a factor of the learning rate, 0 or more, not {update.rate}")

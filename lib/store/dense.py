@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class DenseStore:
     @property
     def nbytes(self) -> int:
         """Bytes of the vector and of the optimiser's state."""
-        return sum(tensor.nbytes for tensor in self._tensors().values())
+        return self.values.nbytes + sum(map(attrgetter("nbytes"), self._state.values()))
 
     def pull(self) -> Any:
         """A copy of the vector, where it lies."""

@@ -35,6 +35,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from lib.errors import BadOption
+from lib.store.optim import Optimizer
 
 
 def ids_of(ids: Any, name: str = "ids") -> np.ndarray:
@@ -46,7 +47,7 @@ def ids_of(ids: Any, name: str = "ids") -> np.ndarray:
         if array.size and not np.can_cast(array.dtype, np.int64) and not _fits(array):
             raise BadOption(f"{name} must be integers that fit int64, not {array.dtype}")
         array = array.astype(np.int64)
-    return _plain(array)
+    return array if array.flags.c_contiguous and array.flags.aligned else array.copy()
 
 
 def floats_of(array: Any, shape: tuple[int, ...], name: str, *, plain: bool = True) -> np.ndarray:
@@ -60,7 +61,7 @@ def floats_of(array: Any, shape: tuple[int, ...], name: str, *, plain: bool = Tr
                 f"{name} must be float32, not {array.dtype}: convert it where the loss of digits is visible"
             )
         array = array.astype(np.float32)
-    return _plain(array) if plain else array
+    return array if not plain or (array.flags.c_contiguous and array.flags.aligned) else array.copy()
 
 
 def whole(value: Any, name: str, least: int | None = None) -> int:
@@ -73,10 +74,6 @@ def whole(value: Any, name: str, least: int | None = None) -> int:
 
 def _fits(array: np.ndarray) -> bool:
     return array.dtype.kind == "u" and int(array.max()) <= np.iinfo(np.int64).max
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    return array if array.flags.c_contiguous and array.flags.aligned else array.copy()
 
 
 def union(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -336,3 +333,56 @@ def select(rows: np.ndarray, part: np.ndarray | slice) -> np.ndarray:
 
 def is_phantom(array: np.ndarray) -> bool:
     return not any(array.strides) and array.size != 1
+
+
+class PhantomTable:
+    """A `Table`, but for its values: it knows which ids it has met."""
+
+    def __init__(self, dim: int, optimizer: Optimizer):
+        self.dim, self.optimizer = dim, optimizer
+        self._met: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return self.ids().size
+
+    def pull(self, ids: np.ndarray) -> np.ndarray:
+        self._met.append(ids)
+        return phantom(ids.size, self.dim)
+
+    def peek(self, ids: np.ndarray) -> np.ndarray:
+        return phantom(ids.size, self.dim)
+
+    def push(
+        self, ids: np.ndarray, grads: np.ndarray, stamp: int, *, distinct: bool = False, rate: float = 1.0
+    ) -> None:
+        """These rows were pulled before."""
+
+    def assign(self, ids: np.ndarray, values: np.ndarray) -> None:
+        self._met.append(ids)
+
+    def stamps(self, ids: np.ndarray) -> np.ndarray:
+        return phantom(ids.size, kind=np.int64)
+
+    def read(self, ids: np.ndarray, *, order: None = None) -> Rows:
+        self._met.append(ids)
+        return self._rows(ids)
+
+    def write(self, rows: Rows, *, newer: bool = True, order: None = None) -> None:
+        self._met.append(rows.ids)
+
+    def ids(self) -> np.ndarray:
+        if len(self._met) != 1:
+            self._met = [union(self._met)]
+        return self._met[0]
+
+    def export(self) -> Rows:
+        return self._rows(self.ids())
+
+    def load(self, rows: Rows) -> None:
+        self._met = [rows.ids]
+
+    dump, restore = export, load
+
+    def _rows(self, ids: np.ndarray) -> Rows:
+        n, columns = ids.size, self.optimizer.columns(self.dim)
+        return Rows(ids, phantom(n, self.dim), phantom(n, columns), phantom(n, kind=np.int64))

@@ -29,7 +29,7 @@ import numpy as np
 from lib.errors import BadOption
 from lib.store import kernels
 from lib.store.optim import Optimizer
-from lib.store.rows import Dump, Rows, floats_of, ids_of, phantom, union, whole
+from lib.store.rows import Dump, Rows, floats_of, ids_of, whole
 
 Locking = Literal["table", "none"]
 NEVER, UNSET = -1, -2
@@ -66,7 +66,8 @@ class Table:
         self.locking = locking
         self.lost = self.evicted = 0
         """How many gradients and written rows found no room, and how many rows were evicted."""
-        self._column = self.dim + optimizer.columns(self.dim)
+        self._first_state = optimizer.first_state(1, self.dim)
+        self._column = self.dim + self._first_state.shape[1]
         self._width = self._column + 3 + (max_rows is not None)
         self._limit = MOST_ROWS if max_rows is None else self.max_rows
         self._count = self._calls = self._cut = 0
@@ -249,7 +250,8 @@ class Table:
         if self._calls >= LAST_CALL:
             with self._alone():
                 self._renumber()
-        return ids_of(ids)
+        plain = type(ids) is np.ndarray and ids.dtype == np.int64 and ids.ndim == 1 and ids.flags.carray
+        return ids if plain else ids_of(ids)
 
     def _next_call(self) -> int:
         self._calls += 1
@@ -293,7 +295,7 @@ class Table:
     def _first(self, ids: np.ndarray) -> np.ndarray:
         """[values | state] of rows that were never updated."""
         values = kernels.first_rows(ids, np.uint64(self.seed % 2**64), self.dim, self.scale)
-        return np.hstack([values, self.optimizer.first_state(ids.size, self.dim)])
+        return np.hstack([values, np.broadcast_to(self._first_state, (ids.size, self._column - self.dim))])
 
     def _checked(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, [values | state] and timestamps."""
@@ -426,58 +428,6 @@ class Gate:
     def alone(self) -> Iterator[None]:
         with self._door:
             with self._leaving:
-                self._leaving.wait_for(lambda: not self._inside)
+                while self._inside:
+                    self._leaving.wait()
             yield
-
-
-class PhantomTable:
-    """A `Table`, but for its values: it knows which ids it has met."""
-
-    def __init__(self, dim: int, optimizer: Optimizer):
-        self.dim, self.optimizer = dim, optimizer
-        self._met: list[np.ndarray] = []
-
-    def __len__(self) -> int:
-        return self.ids().size
-
-    def pull(self, ids: np.ndarray) -> np.ndarray:
-        self._met.append(ids)
-        return phantom(ids.size, self.dim)
-
-    def peek(self, ids: np.ndarray) -> np.ndarray:
-        return phantom(ids.size, self.dim)
-
-    def push(
-        self, ids: np.ndarray, grads: np.ndarray, stamp: int, *, distinct: bool = False, rate: float = 1.0
-    ) -> None:
-        """These rows were pulled before."""
-
-    def assign(self, ids: np.ndarray, values: np.ndarray) -> None:
-        self._met.append(ids)
-
-    def stamps(self, ids: np.ndarray) -> np.ndarray:
-        return phantom(ids.size, kind=np.int64)
-
-    def read(self, ids: np.ndarray, *, order: None = None) -> Rows:
-        self._met.append(ids)
-        return self._rows(ids)
-
-    def write(self, rows: Rows, *, newer: bool = True, order: None = None) -> None:
-        self._met.append(rows.ids)
-
-    def ids(self) -> np.ndarray:
-        if len(self._met) != 1:
-            self._met = [union(self._met)]
-        return self._met[0]
-
-    def export(self) -> Rows:
-        return self._rows(self.ids())
-
-    def load(self, rows: Rows) -> None:
-        self._met = [rows.ids]
-
-    dump, restore = export, load
-
-    def _rows(self, ids: np.ndarray) -> Rows:
-        n, columns = ids.size, self.optimizer.columns(self.dim)
-        return Rows(ids, phantom(n, self.dim), phantom(n, columns), phantom(n, kind=np.int64))

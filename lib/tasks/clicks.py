@@ -104,10 +104,9 @@ class ClickThrough(ClickDistribution, Workload):
         origin = self.clicks
         if self.data:
             return _batch(origin.train(first, size, seed), index=index, day=self.day(first))
-        parts = [
-            origin.draw(many, seed=seed, day=day, first=place) for day, place, many in self.split_by_day(first, size)
-        ]
-        return _batch(concatenate(parts), index=index, day=self.day(first))
+        days = [*self.split_by_day(first, size)]
+        parts = [origin.draw(many, seed=seed, day=day, first=place) for day, place, many in days]
+        return _batch(concatenate(parts), index=index, day=days[0][0])
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 
@@ -58,12 +59,12 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Copy the batch to a device as tensors; the ids stay on the host, where the store is."""
-        there = torch.device(device)
+        put = _upload_to(torch.device(device))
         return replace(
             self,
-            where={name: uploaded(array, there) for name, array in self.where.items()},
-            features={name: uploaded(array, there) for name, array in self.features.items()},
-            labels=None if self.labels is None else uploaded(self.labels, there),
+            where={name: put(array) for name, array in self.where.items()},
+            features={name: put(array) for name, array in self.features.items()},
+            labels=None if self.labels is None else put(self.labels),
         )
 
     def parts(self, size: int) -> Iterator[Batch]:
@@ -188,7 +189,7 @@ class FlatModel:
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu", pooling: Pooling | None = None):
         """`pooling`: the columns of a batch that are summed before the module sees them."""
         self.device, self._pooling = torch.device(device), pooling or {}
-        self._transfers = Transfers(self.device)
+        self._transfers, self._upload = Transfers(self.device), _upload_to(self.device)
         self.module = module.to(self.device, torch.float32)
         parameters = list(self.module.parameters())
         running = running_statistics(self.module)
@@ -217,7 +218,7 @@ class FlatModel:
 
     def load(self, vector: Any) -> None:
         """Copy in the values of all parameters and running statistics."""
-        self.vector.copy_(uploaded(tensor(vector), self.device))
+        self.vector.copy_(self._upload(tensor(vector)))
 
     def buckets(self, count: int | Literal["tensor"]) -> list[slice]:
         """Cut the gradient into about `count` parts of similar size, or into one for each parameter.
@@ -245,14 +246,14 @@ class FlatModel:
         """
         if self._own_gradients:
             return self._compiled_step(batch, rows, buckets, on_bucket)
-        blocks = {table: uploaded(tensor(block), self.device) for table, block in rows.items()}
+        blocks = {table: self._upload(tensor(block)) for table, block in rows.items()}
         there = self.launch(batch.to(self.device), blocks, buckets, on_bucket)
         sent = {f"/{table}": gradient for table, gradient in there.rows.items()} | {"loss": there.loss}
         if batch.labels is not None or self.device.type == "cpu":
             sent["scores"] = there.scores
+        came = sent
         if self.device.type != "cpu":
-            sent["finite"] = there.finite()
-        came = self._transfers.down(sent).on_host()
+            came = self._transfers.down(sent | {"finite": there.finite()}).on_host()
         sound = bool(came["finite"]) if "finite" in came else None
         scores = came["scores"].numpy() if "scores" in came else None
         on_host = {table: came[f"/{table}"].numpy() for table in there.rows}
@@ -372,6 +373,11 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _upload_to(device: torch.device) -> Callable[[Any], Tensor]:
+    """The function that brings an array to a device; on the CPU it is torch's own, which copies nothing."""
+    return partial(torch.as_tensor if device.type == "cpu" else uploaded, device=device)
 
 
 def tensor(array: Any) -> Tensor:

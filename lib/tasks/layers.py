@@ -17,30 +17,27 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(key(seed, "model") % 2**63)
 
 
-class Linear(nn.Module):
+class Linear(nn.Linear):
     """A linear layer initialised as torch's own: uniform within 1/sqrt(inputs). Without inputs it is a learned constant."""
 
     def __init__(self, inputs: int, outputs: int, stream: torch.Generator):
-        super().__init__()
+        super().__init__(inputs, outputs)
         bound = 1 / math.sqrt(max(inputs, 1))
-        self.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=stream))
-        self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound, generator=stream))
+        for values in (self.weight, self.bias):
+            nn.init.uniform_(values, -bound, bound, generator=stream)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return F.linear(inputs, self.weight, self.bias)
+    def reset_parameters(self) -> None:
+        """Nothing is drawn from torch's global random stream."""
 
 
-class Conv(nn.Module):
+class Conv(nn.Conv2d):
     """A square convolution without bias, initialised as He et al. (2015): normal, variance 2 over the inputs of one output."""
 
-    def __init__(self, inputs: int, outputs: int, size: int, stream: torch.Generator, *, stride: int = 1):
-        super().__init__()
-        spread = math.sqrt(2 / (inputs * size**2))
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, size, size).normal_(0, spread, generator=stream))
-        self.stride = stride
+    reset_parameters = Linear.reset_parameters
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return F.conv2d(inputs, self.weight, stride=self.stride, padding=self.weight.shape[-1] // 2)
+    def __init__(self, inputs: int, outputs: int, size: int, stream: torch.Generator, *, stride: int = 1):
+        super().__init__(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+        nn.init.normal_(self.weight, 0, math.sqrt(2 / (inputs * size**2)), generator=stream)
 
 
 class Norm(nn.Module):

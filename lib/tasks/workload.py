@@ -2,11 +2,11 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from inspect import signature
 from numbers import Real
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -126,24 +126,22 @@ class Workload(Checked, ABC):
 
     def day(self, place: int) -> int:
         """The day of a sample; days continue after the pass."""
-        return place * self._days() // self.samples
+        return place * (self.days or self._refuse_days()) // self.samples
 
     def day_begins(self, day: int) -> int:
         """The first sample of a day."""
-        return -(-day * self.samples // self._days())
+        return -(-day * self.samples // (self.days or self._refuse_days()))
 
     def split_by_day(self, first: int, size: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (day, first sample, samples) for each day that these samples belong to."""
+        """Yield (day, first sample, samples) for each day of a synthetic stream that these samples belong to."""
         while size:
-            day = self.day(first)
-            many = min(size, self.day_begins(day + 1) - first)
+            day = Workload.day(self, first)
+            many = min(size, Workload.day_begins(self, day + 1) - first)
             yield day, first, many
             first, size = first + many, size - many
 
-    def _days(self) -> int:
-        if not self.days:
-            raise BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
-        return self.days
+    def _refuse_days(self) -> NoReturn:
+        raise BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
         """Sum of the log loss and sum of the labels, for a batch with binary labels; None for other workloads."""
@@ -181,25 +179,33 @@ def fresh_model(workload: Workload, seed: int) -> FlatModel:
     return model
 
 
-def draw_batch(workload: Workload, seed: int, first: int, size: int, index: int) -> Batch:
-    """Call `workload.draw`, and check the number of samples and the names of the tables."""
-    what = f"{workload.title}: draw(first={first}, size={size})"
+def draw_batch(
+    workload: Workload, seed: int, first: int, size: int, index: int, tables: Collection[str] | None = None
+) -> Batch:
+    """Call `workload.draw`, and check the number of samples and the names of its tables (`tables`, if they are known)."""
+    tables = workload.tables().keys() if tables is None else tables
     try:
         batch = workload.draw(seed, first, size, index)
     except (StopIteration, IndexError) as error:
-        raise BadOption(
-            f"{what} ran dry: {error!r}; a stream has no end: begin it again, or train on what there is, with samples={first}"
-        ) from error
+        problem = (
+            f"ran dry: {error!r}; a stream has no end: begin it again, or train on what there is, with samples={first}"
+        )
+        raise _bad_draw(workload, first, size, problem) from error
     if not isinstance(batch, Batch):
-        raise BadOption(f"{what} must return a Batch, as Batch.of(...) makes one, not {shown(batch)}")
-    given = {batch.size, len(batch.labels)} if batch.labels is not None else {batch.size}
-    if given != {size}:
+        problem = f"must return a Batch, as Batch.of(...) makes one, not {shown(batch)}"
+    elif batch.size != size or (batch.labels is not None and len(batch.labels) != size):
         labels = "no" if batch.labels is None else len(batch.labels)
-        raise BadOption(f"{what} returned a batch of size {batch.size} with {labels} labels")
-    if unknown := batch.ids.keys() - workload.tables().keys():
-        known = ", ".join(workload.tables()) or "none"
-        raise BadOption(f"{what} has ids of a table {min(unknown)!r}, which tables() does not name; there: {known}")
-    return batch
+        problem = f"returned a batch of size {batch.size} with {labels} labels"
+    elif unknown := batch.ids.keys() - tables:
+        known = ", ".join(tables) or "none"
+        problem = f"has ids of a table {min(unknown)!r}, which tables() does not name; there: {known}"
+    else:
+        return batch
+    raise _bad_draw(workload, first, size, problem)
+
+
+def _bad_draw(workload: Workload, first: int, size: int, problem: str) -> BadOption:
+    return BadOption(f"{workload.title}: draw(first={first}, size={size}) {problem}")
 
 
 def evaluate(

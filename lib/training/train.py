@@ -22,8 +22,8 @@ from annotated_types import Le
 from lib import paths
 from lib.cluster.base import Cluster
 from lib.drivers.checkpoints import CheckpointFolder
-from lib.drivers.embedding_worker import MOST_EMBEDDING_WORKERS
 from lib.drivers.plan import Plan, stretches
+from lib.drivers.server_worker import MOST_EMBEDDING_WORKERS
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, Share, checked
 from lib.progress import Progress

@@ -23,7 +23,7 @@ from lib.cluster.base import Site, World
 from lib.drivers.parameter_server import ParameterServer, Servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
-from lib.drivers.server_client import ServerClient
+from lib.drivers.server_worker import ServerClient
 from lib.options.checked import Count, Positive
 from lib.protocols.baselines import Async
 from lib.store.optim import Optimizer

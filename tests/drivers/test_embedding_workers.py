@@ -13,7 +13,8 @@ import lib
 from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.cluster.base import nbytes
 from lib.cluster.spec import Work
-from lib.drivers.embedding_worker import EmbeddingWorker, first_sample, rank_of
+from lib.drivers.embedding_worker import EmbeddingWorker
+from lib.drivers.server_worker import first_sample, rank_of
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair
 from lib.store import checkpoint
@@ -270,7 +271,7 @@ def test_a_batch_that_was_being_made_for_a_worker_that_died_is_not_held():
 
 def test_summing_costs_each_entrys_row_and_each_sum():
     worker = object.__new__(EmbeddingWorker)
-    worker._dims = {"a": 3, "b": 2}
+    worker._plan = SimpleNamespace(dims={"a": 3, "b": 2})
     bags = {
         "a": SimpleNamespace(entries=np.zeros(5), bags=np.zeros(2)),
         "b": SimpleNamespace(entries=np.zeros(4), bags=np.zeros(1)),

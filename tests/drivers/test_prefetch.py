@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, Node, VirtualCluster, protocols
 from lib.drivers.record import OUTCOMES
-from lib.drivers.server_client import with_pulls
+from lib.drivers.server_worker import ServerClient, with_pulls
 from lib.protocols import Pair
 from lib.tasks.flat_model import Batch
 from tests.toys import clicks, records
@@ -25,6 +25,8 @@ class Asked:
 
     pull_ahead: int
     batches: list[int] = field(default_factory=list)
+    pulls: dict[int, asyncio.Task] = field(default_factory=dict)
+    reply = ServerClient.reply
 
     async def pull(self, batch):
         self.batches.append(batch.index)
@@ -43,9 +45,9 @@ def test_each_set_of_servers_is_asked_as_far_ahead_as_its_rule_says(aheads):
     async def train():
         async with asyncio.TaskGroup() as tasks:
             done = 0
-            async for batch, pulls in with_pulls(batches(9), sets, tasks):
+            async for batch in with_pulls(batches(9), sets, tasks):
                 assert batch.index == done
-                assert [await pull() for pull in pulls] == [done] * len(sets)
+                assert [await each.reply(batch) for each in sets] == [done] * len(sets)
                 for _ in range(20):  # whatever is to be asked ahead is asked by now
                     await asyncio.sleep(0)
                 assert [len(each.batches) for each in sets] == [min(9, done + 1 + ahead) for ahead in aheads]

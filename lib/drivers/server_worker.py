@@ -1,26 +1,54 @@
-"""A worker's clients of parameter servers, and when it pulls: as a step begins, or some batches before to hide the transfers."""
+"""A worker of server rules, and the clients through which workers pull from parameter servers and push to them: as a step begins,
+or some batches before to hide the transfers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from lib.cluster.base import Site, nbytes
+from lib.cluster.base import Handle, Site, nbytes
 from lib.cluster.spec import Work
 from lib.drivers.parameter_server import Servers
 from lib.drivers.plan import Plan
-from lib.drivers.record import PartLog
+from lib.drivers.record import EvalPoint, PartLog
 from lib.drivers.shard import Gradient, PullReply
+from lib.drivers.trainer import DataService, Input, Trainer
+from lib.errors import NodeLost
+from lib.store.checkpoint import Part
 from lib.store.rows import concat, dense_slice, select
 from lib.store.spec import RowStore
 from lib.tasks.flat_model import Batch, StepResult
 
 Share = dict[str, np.ndarray | slice]
 """Table -> positions of a batch's ids, or of its sums, that are on one server."""
-Pull = Callable[[], Awaitable[PullReply]]
-"""Gives the parameters of a step; the request may have been sent before."""
+
+
+MOST_EMBEDDING_WORKERS = 256
+"""A byte of the sample ID says which one."""
+
+
+def first_sample(rank: int, generation: int) -> int:
+    """The first sample ID of an embedding worker in that generation; each one after it is one more."""
+    return rank << 56 | (generation & 0xFFFF) << 40
+
+
+def rank_of(sample: int) -> int:
+    """The rank of the embedding worker that gave a sample ID."""
+    return sample >> 56
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchedBatch:
+    """A batch whose ids an embedding worker holds, as the worker gets it that trains on it."""
+
+    sample: int
+    """The ID under which it is held."""
+    batch: Batch
+    """Without its ids; and without the places of those whose rows come as sums."""
+    rows: dict[str, int]
+    """Table -> the number of rows to come, where they are not summed."""
 
 
 class ServerClient:
@@ -35,9 +63,16 @@ class ServerClient:
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         self._rule = plan.protocol.dense if self._dense else plan.protocol.sparse
         self.pull_ahead = self._rule.pull_ahead
-        self._store, self._placement, self._pooled, self._size = plan.store, plan.placement, plan.bags_of_servers, size
+        self._store, self._placement, self._pooled = plan.store, plan.placement, plan.bags_of_servers
+        self._slices = [dense_slice(size, len(self._handles), shard) for shard in range(len(self._handles))]
         self._steps: dict[int, tuple[int, list[Share]]] = {}
         """Batch -> its token, and where its ids, or its sums, are."""
+        self.pulls: dict[int, asyncio.Task] = {}
+        """Batch -> its pull that is under way, where the rule pulls ahead."""
+
+    def reply(self, batch: Batch) -> Awaitable[PullReply]:
+        """The pull that is under way for a batch, else a new one."""
+        return self.pulls.pop(batch.index, None) or self.pull(batch)
 
     async def pull(self, batch: Batch) -> PullReply | None:
         """The batch's parameters, once the servers' rule lets the worker start; None if the worker is taken for dead."""
@@ -115,8 +150,7 @@ class ServerClient:
         """One server's part of a step's gradients."""
         if result is None:
             return Gradient(self._rank, token, batch.index, batch.size, void="dropped")
-        part = dense_slice(self._size, len(self._handles), shard)
-        dense = self._site.message(result.dense)[part] if self._dense else None
+        dense = self._site.message(result.dense)[self._slices[shard]] if self._dense else None
         rows = {}
         for table, part in share.items():
             ids = None if table in self._pooled else batch.ids[table][part]
@@ -215,18 +249,169 @@ class CachedClient(ServerClient):
         await super().push(batch, result)
 
 
-async def with_pulls(
+class EmbeddingClient(ServerClient):
+    """It makes a worker's batches and, in place of the servers, pulls and pushes their rows at embedding workers.
+
+    Guaranteed: a worker's pushes come to the servers before they see its later pulls, though these go another way.
+    If an embedding worker dies, a batch whose rows have not come is held anew by another one, or by its next generation; rows'
+    gradients that it was to take are abandoned, and the servers hear so.
+    """
+
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog):
+        super().__init__(site, plan, servers, rank, size, record)
+        self._count, self._patience = plan.embedding_workers, None
+        self._embedding: dict[int, Handle] = {}
+        """The embedding workers that are up."""
+        self._changed = asyncio.Event()
+        self._samples: dict[int, int] = {}
+        """Batch -> its sample ID."""
+        self._tokens: dict[int, int] = {}
+        """Batch -> the token of its step, once it has its rows."""
+        self._sending: set[asyncio.Future] = set()
+        """Pushes under way."""
+
+    def find(self, embedding: Mapping[int, Handle], patience: float | None) -> None:
+        """Take note of the embedding workers that live; `patience` are the seconds of silence after which one counts as dead,
+        None if no death is planned, so that any death takes the run back."""
+        self._embedding = {rank: handle.bind(self._site) for rank, handle in embedding.items()}
+        self._patience = patience
+        self._changed.set()
+
+    async def batch(self, index: int) -> Batch:
+        """The batch, whose ids an embedding worker holds; in their place stand the positions of the rows that will come."""
+        held: DispatchedBatch | None = None
+        while held is None:
+            held = await self._ask_one(await self._holder(index), "hold", self._rank, index)
+        self._samples[index] = held.sample
+        self._record.bytes["dispatched"] += nbytes(held)
+        return replace(held.batch, ids={table: np.arange(count) for table, count in held.rows.items()})
+
+    async def pull(self, batch: Batch) -> PullReply:
+        if self._sending:  # they take other ways, and might come later
+            await asyncio.wait(self._sending)
+        start = self._site.now()
+        while True:
+            sample = self._samples[batch.index]
+            reply: PullReply | None = await self._ask_one(rank_of(sample), "pull", sample)
+            if reply is not None:
+                break
+            await self.batch(batch.index)  # its holder died
+        self._tokens[batch.index] = reply.token
+        self._record.span("wait", start, start + reply.waited, batch.index)
+        self._record.span("pull", start + reply.waited, self._site.now(), batch.index)
+        self._record.bytes["embeddings"] += nbytes(reply)
+        return replace(reply, rows={table: self._store.rows.decode(block) for table, block in reply.rows.items()})
+
+    async def push(self, batch: Batch, result: StepResult | None) -> None:
+        """Send the gradients; return when the servers have taken them, or know that they will not come."""
+        start, done = self._site.now(), asyncio.get_running_loop().create_future()
+        self._sending.add(done)
+        try:
+            sample, token = self._samples.pop(batch.index), self._tokens.pop(batch.index)
+            sent = result and {table: self._store.gradients.encode(block) for table, block in result.rows.items()}
+            self._record.bytes["embedding gradients"] += nbytes([sent])
+            if not await self._ask_one(rank_of(sample), "push", sample, sent):
+                abandoned = Gradient(self._rank, token, batch.index, batch.size, void="abandoned")
+                await asyncio.gather(*(server.push(abandoned) for server in self._handles))
+        finally:
+            self._sending.remove(done)
+            done.set_result(None)
+        self._record.span("push", start, self._site.now(), batch.index)
+
+    async def _holder(self, index: int) -> int:
+        """The rank of the embedding worker that is to hold a batch: each in turn, without the dead ones. Where the rule blocks,
+        one holds all batches of a worker, so that they come to its gate in their order."""
+        first = self._rank if self._rule.blocks else index
+        while not self._embedding:
+            self._changed.clear()
+            await self._changed.wait()
+        return min(self._embedding, key=lambda rank: (rank - first) % self._count)
+
+    async def _ask_one(self, rank: int, method: str, *args: Any) -> Any:
+        """An embedding worker's answer; None if it is dead, after so long a silence."""
+        if (handle := self._embedding.get(rank)) is None:
+            return None
+        try:
+            return await getattr(handle, method)(*args)
+        except NodeLost as lost:
+            if lost.node != f"embedding{rank}" or self._patience is None:
+                raise
+        await self._site.sleep(self._patience)
+        if self._embedding.get(rank) is handle:
+            del self._embedding[rank]
+        return None
+
+
+def make_client(site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog) -> ServerClient:
+    """A worker's client of these servers: it goes through embedding workers, or has a cache, or neither."""
+    if plan.embedding_workers and "dense" not in servers.holds:
+        return EmbeddingClient(site, plan, servers, rank, size, record)
+    rule = plan.protocol.dense if "dense" in servers.holds else plan.protocol.sparse
+    return (CachedClient if rule.cache_steps else ServerClient)(site, plan, servers, rank, size, record)
+
+
+class ServerWorker(Part):
+    """A worker without parameters of its own."""
+
+    in_checkpoint = ("_input", "record")
+
+    def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], data_service: DataService):
+        self.record = PartLog(site.node, [] if plan.trace else None)
+        self._trainer = Trainer(site, plan, rank, self.record)
+        self._clients = [make_client(site, plan, each, rank, self._trainer.size, self.record) for each in servers]
+        self._plan = plan
+        self._input = Input(site, plan, rank, data_service, self._trainer, self._clients[-1].batch)
+
+    async def run(self, until: int) -> None:
+        """Train on all batches before `until`, then leave, or pause if it is not the end."""
+        async with asyncio.TaskGroup() as sending:
+            batches = self._input.batches(until, sending)
+            async for batch in with_pulls(batches, self._clients, sending):
+                pulls = [client.reply(batch) for client in self._clients]
+                replies = [await pulls[0]] if len(pulls) == 1 else await asyncio.gather(*pulls)
+                dense, rows = None, {}
+                for reply in replies:
+                    dense = reply.dense if reply.dense is not None else dense
+                    rows |= reply.rows
+                result = await self._trainer.step(batch, dense, rows)
+                for client in self._clients:
+                    # The worker goes on at once; the rule decides whether its next pull waits for this push.
+                    sending.create_task(client.push(batch, result), name=f"push of batch {batch.index}")
+                await asyncio.sleep(0)  # the pushes leave before the next pull
+        for client in self._clients:
+            await client.tell("pauses" if until < self._plan.end else "leaves")
+
+    async def find(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
+        """Take note of the embedding workers that live."""
+        self._clients[-1].find(embedding, patience)
+
+    async def copy(self) -> None:
+        """What a worker that comes back needs of this one: nothing, since the servers have all."""
+
+    async def take_over(self, step: int, copy: None, beyond: int) -> None:
+        """Take the place of a lost worker, at a step that comes after the batch `beyond`; its share of what the others trained
+        on meanwhile is left out."""
+        self._input.skip(step, beyond)
+
+    async def report(self, end: EvalPoint) -> PartLog:
+        return self.record
+
+
+def with_pulls(
     batches: AsyncIterator[Batch], clients: Sequence[ServerClient], tasks: asyncio.TaskGroup
-) -> AsyncIterator[tuple[Batch, list[Pull]]]:
-    """Yield a worker's batches, each with a pull from each client; those of rules that pull ahead are under way.
+) -> AsyncIterator[Batch]:
+    """A worker's batches; the pulls of rules that pull ahead are under way when a batch comes.
 
     Guaranteed: at most `1 + pull_ahead` of a worker's batches are pulled from these servers and not pushed, if the worker sends
     its pushes before it asks for its next batch; nothing is under way after the last batch.
     """
-    if not (most := max((client.pull_ahead for client in clients), default=0)):
-        async for batch in batches:
-            yield batch, [partial(client.pull, batch) for client in clients]
-        return
+    most = max((client.pull_ahead for client in clients), default=0)
+    return _pulled_ahead(batches, clients, tasks, most) if most else batches
+
+
+async def _pulled_ahead(
+    batches: AsyncIterator[Batch], clients: Sequence[ServerClient], tasks: asyncio.TaskGroup, most: int
+) -> AsyncIterator[Batch]:
     places = [asyncio.Semaphore(1 + ahead) for ahead in (most, *(client.pull_ahead for client in clients))]
     ready = asyncio.Queue()
 
@@ -236,17 +421,16 @@ async def with_pulls(
 
     async def fill() -> None:
         while await places[0].acquire() and (batch := await anext(batches, None)) is not None:
-            pulls = []
             for client, place in zip(clients, places[1:], strict=True):
                 if client.pull_ahead:
-                    task = tasks.create_task(pull(client, place, batch), name=f"pull for batch {batch.index}")
-                pulls.append((lambda task=task: task) if client.pull_ahead else partial(client.pull, batch))
-            ready.put_nowait((batch, pulls))
+                    name = f"pull for batch {batch.index}"
+                    client.pulls[batch.index] = tasks.create_task(pull(client, place, batch), name=name)
+            ready.put_nowait(batch)
         ready.put_nowait(None)
 
     tasks.create_task(fill(), name="pulling ahead")
-    while (pulled := await ready.get()) is not None:
-        yield pulled
+    while (batch := await ready.get()) is not None:
+        yield batch
         for place in places:
             place.release()
 
