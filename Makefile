@@ -25,7 +25,7 @@ reproduce: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
-	$(call timed,$(budget-test),$(bin)/python -m pytest -q -m "not nightly" -n 2 --dist loadgroup --durations 15)
+	$(call timed,$(budget-test),$(bin)/python -m pytest -q -m "not nightly" -n 2 --dist loadgroup --no-loadscope-reorder --durations 15)
 
 # What a commit need not wait for: longer tests, random cases in virtual time, on threads and of pipelines, and killed processes.
 nightly: test

@@ -2,11 +2,15 @@
 
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+os.environ["OMP_NUM_THREADS"] = "1"
+"""At these sizes torch's threads only wait for one another, which takes three times the processor's time."""
 
 # On a busy machine an example may take any time, and the first one that imports scipy does.
 settings.register_profile("lockstep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,14 +21,35 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config):
+    """Files of one folder follow each other: pytest loses the fixtures of a folder that it comes to for the second time."""
+    config.args.sort()
+
+
+LONG = ("ray", "test_on_a_device.py", "test_sweep.py", "test_failures.py", "test_protocols.py", "test_runner.py")
+"""The groups that take longest. They begin first, so that no process is left with one at the end."""
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     """With `-n 2`, a file's tests stay in one process, for their fixtures; and all that use Ray, for there is one of it."""
     for item in items:
-        params = getattr(item, "callspec", None)
-        with_ray = item.get_closest_marker("ray") or "joined_ray" in item.fixturenames
-        with_ray = with_ray or (params and any(map(_is_ray, params.params.values())))
-        item.add_marker(pytest.mark.xdist_group("ray" if with_ray else item.path.name))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=lambda item: [*LONG, _group(item)].index(_group(item)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Ray ends with the last test that needs it: its processes are never quite idle."""
+    ray = sys.modules.get("ray")
+    if ray and ray.is_initialized() and (nextitem is None or _group(nextitem) != "ray"):
+        ray.shutdown()
+
+
+def _group(item):
+    params = getattr(item, "callspec", None)
+    with_ray = item.get_closest_marker("ray") or "joined_ray" in item.fixturenames
+    return "ray" if with_ray or (params and any(map(_is_ray, params.params.values()))) else item.path.name
 
 
 def _is_ray(value):
@@ -58,16 +83,16 @@ def own_memory(monkeypatch):
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def joined_ray():
-    """Ray, started once: a RayCluster joins what is initialised."""
+    """Ray, started once for all tests in a row that need it: a RayCluster joins what is initialised."""
     ray = pytest.importorskip("ray")
     from lib.cluster.ray.cluster import start
 
-    quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
-    start(None, {"address": "local", "num_cpus": 2, "object_store_memory": 200 * 2**20, **quiet})
-    yield ray
-    ray.shutdown()
+    if not ray.is_initialized():
+        quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+        start(None, {"address": "local", "num_cpus": 2, "object_store_memory": 200 * 2**20, **quiet})
+    return ray
 
 
 @pytest.fixture(params=["virtual", "local", pytest.param("ray", marks=pytest.mark.ray)])
@@ -76,14 +101,3 @@ def cluster(request):
     if request.param == "ray":
         request.getfixturevalue("joined_ray")
     return request.param
-
-
-@pytest.fixture
-def one_thread():
-    """At these sizes torch's threads only wait for one another, for seconds on a busy machine."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

@@ -9,7 +9,10 @@ from lib.tasks.workload import Workload
 
 def of(name: str) -> Workload:
     """The workload at its smallest."""
-    return workloads.get(name, "smoke", **({"batch_size": 8} if "batch_size" in workloads.options(name) else {}))
+    least = {"batch_size": 8, "entities": 200, "triples": 2_000}
+    return workloads.get(
+        name, "smoke", **{option: least[option] for option in least if option in workloads.options(name)}
+    )
 
 
 def step(task: Workload, device: str) -> StepResult:

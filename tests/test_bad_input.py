@@ -19,14 +19,16 @@ from lib.errors import BadOption, LockstepError, NotFinite, NotSaved, UnknownNam
 from lib.protocols import ALL, Pair, get
 from lib.tasks.clicks import ClickThrough
 from lib.tasks.flat_model import FlatModel
+from tests.toys import diagonal
 
 FAMILIES = {"server": "gba", "replica": "s-easgd", "pipeline": "oac"}
 TINY = {"batch_size": 32, "vocabulary": 20, "fields": 2, "hidden": (4,), "evaluation_samples": 100}
 CLICKS = workloads.get("ctr-synthetic", samples=32 * 8, **TINY)
 BOWL = workloads.get("quadratic", samples=32 * 8)
-here = pytest.mark.parametrize("kind", [VirtualCluster, LocalCluster])
+KINDS = (VirtualCluster, LocalCluster)
+here = pytest.mark.parametrize("kind", KINDS)
 TRAIN = [name for name in ALL if name != "frozen"]
-spread = pytest.mark.parametrize("name", [name for name in ALL if get(name).family != "pipeline"])
+SPREAD = [name for name in ALL if get(name).family != "pipeline"]
 
 
 def every_step(name):
@@ -162,15 +164,13 @@ def test_a_pipeline_on_many_workers_says_what_to_set_instead():
         train(CLICKS, "oac", VirtualCluster(workers=3))
 
 
-@here
-@spread
+@pytest.mark.parametrize("name, kind", diagonal(SPREAD, KINDS))
 def test_workers_without_any_data_hold_nobody_up(name, kind):
     summary = train(CLICKS, every_step(name), kind(workers=11)).summary
     assert summary["issued"] == 8 and summary["samples"] == CLICKS.samples and np.isfinite(summary["auc"])
 
 
-@here
-@pytest.mark.parametrize("name", TRAIN)
+@pytest.mark.parametrize("name, kind", diagonal(TRAIN, KINDS))
 def test_a_world_of_one(name, kind):
     run = train(CLICKS, every_step(name), kind(workers=1), evaluations=4)
     assert run.summary["issued"] == 8 and run.summary["staleness_max"] <= max(0, get(name).max_staleness)
@@ -220,8 +220,7 @@ def test_a_nan_stops_a_run_on_ray_with_the_same_words(joined_ray):
         train(broken(5), "sync", lib.RayCluster(workers=2))
 
 
-@here
-@pytest.mark.parametrize("name", TRAIN)
+@pytest.mark.parametrize("name, kind", diagonal(TRAIN, KINDS))
 def test_a_nan_may_be_skipped_and_is_counted_as_dropped(name, kind):
     run = train(broken(2, 5), name, world(kind, name), on_nan="skip")
     summary = run.summary

@@ -5,8 +5,9 @@ import time
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kernel():
+    """One for all: after each interrupt it must be as good as new."""
     from jupyter_client.manager import start_new_kernel
 
     manager, client = start_new_kernel(kernel_name="python3")
@@ -33,7 +34,7 @@ def test_train_then_interrupt_then_train_again(kernel):
     for cluster in ("virtual", "local"):
         endless = f'lib.train("ctr-synthetic", "gba", "{cluster}", workers=4, samples=50_000_000, save=False)'
         client.execute(endless, stop_on_error=False)  # else the kernel drops what is asked soon after the error
-        time.sleep(3)
+        time.sleep(1.5)
         manager.interrupt_kernel()
         reply = client.get_shell_msg(timeout=300)
         assert reply["content"]["ename"] == "KeyboardInterrupt"
@@ -54,7 +55,7 @@ def test_sweep_then_interrupt_then_sweep_again(kernel):
     assert execute(client, f"import lib\n{jobs}\n{sweep}") == ("[320, 320, 320, 320]\n", None)
     endless = "lib.sweep([{**job, 'samples': 10**9, 'save': False} for job in jobs], processes=2)"
     client.execute(endless, stop_on_error=False)  # else the kernel drops what is asked soon after the error
-    time.sleep(2)
+    time.sleep(1.5)
     manager.interrupt_kernel()
     reply = client.get_shell_msg(timeout=300)
     assert reply["content"]["ename"] == "KeyboardInterrupt"

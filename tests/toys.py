@@ -1,10 +1,11 @@
 """Workloads small enough to follow by hand, and serial loops to hold parallel runs against."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 
 from lib import protocols, workloads
@@ -23,8 +24,10 @@ __all__ = [
     "Letters",
     "clicks",
     "days_of_clicks",
+    "diagonal",
     "evaluated_run",
     "finals",
+    "one_of_each_composition",
     "records",
     "rounds",
     "serial_dense",
@@ -39,6 +42,29 @@ FIELD = tuple(
     )
 )
 """The replica rules of no paper of this kit's five."""
+
+
+def one_of_each_composition(names: Iterable[str]) -> list[Any]:
+    """The names as parameters: a protocol that goes the same way through the drivers as one before it is tried at night."""
+    seen, found = set(), []
+    for name in names:
+        rule = protocols.get(name)
+        dense, exchange, when = rule.dense, getattr(rule.dense, "exchange", None), getattr(rule.dense, "when", None)
+        way = (dense.family, rule.sparse.family, type(exchange), getattr(exchange, "ahead", None), type(when))
+        way += (getattr(when, "place", None), bool(getattr(when, "overlap", 0)), getattr(dense, "model", None))
+        way += (dense.data, dense.blocks, dense.drops)
+        found.append(pytest.param(name, marks=pytest.mark.nightly) if way in seen else name)
+        seen.add(way)
+    return found
+
+
+def diagonal(rows: Sequence[Any], columns: Sequence[Any]) -> list[Any]:
+    """All pairs as parameters: each row once with one of the columns in turn; with the others at night."""
+    return [
+        pytest.param(row, column, marks=() if number % len(columns) == place else pytest.mark.nightly)
+        for number, row in enumerate(rows)
+        for place, column in enumerate(columns)
+    ]
 
 
 def days_of_clicks(batches: int, batch_size: int = 16, **options: Any) -> Workload:

@@ -156,7 +156,15 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("inside", ERRORS)
+@pytest.mark.parametrize(
+    "cluster, inside",
+    [
+        *((cluster, inside) for cluster in ("virtual", "local") for inside in ERRORS),
+        *(pytest.param("ray", inside, marks=[pytest.mark.ray, pytest.mark.nightly]) for inside in ("call", "compute")),
+        pytest.param("ray", "background", marks=pytest.mark.ray),
+    ],
+    indirect=["cluster"],
+)
 def test_an_error_stops_the_run_and_keeps_its_type_and_words(cluster, inside):
     error = ERRORS[inside]
 

@@ -19,7 +19,7 @@ from lib.protocols import ALL
 from lib.protocols.baselines import Async
 from lib.protocols.replica_rule import ReplicaRule
 from tests.drivers.composing import rule
-from tests.toys import clicks
+from tests.toys import clicks, one_of_each_composition
 
 CLICKS = clicks(4_000, 50)
 STEP = CLICKS.work().flops / 1e6
@@ -196,11 +196,11 @@ def test_a_dead_connection_holds_messages_back():
 # What they cost a run.
 
 
-def test_a_failure_that_never_comes_changes_nothing():
+@pytest.mark.parametrize("name", one_of_each_composition(SHARING))
+def test_a_failure_that_never_comes_changes_nothing(name):
     plain = VirtualCluster(workers=4, slowdown=0.3)
     spared = VirtualCluster(workers=4, slowdown=0.3, failures=[Failure(node="worker1", kind="dies", at=1e9)])
-    for name in SHARING:
-        assert train(name, spared, samples=1_000).digest == train(name, plain, samples=1_000).digest, name
+    assert train(name, spared, samples=1_000).digest == train(name, plain, samples=1_000).digest
 
 
 def test_hangs_cost_what_they_last():
@@ -232,7 +232,7 @@ def test_the_others_go_on_without_a_worker_that_died_for_good():
 
 @pytest.mark.parametrize("name", SHARING)
 def test_workers_die_and_return_and_the_run_ends(name):
-    base = seconds(train(name, VirtualCluster(workers=6, slowdown=0.5)))
+    base = seconds(train(name, VirtualCluster(workers=6, slowdown=0.5), gradients=False))
     plan = [
         Failure(node="worker0", kind="dies", at=base / 3),
         Failure(node="worker2", kind="dies", at_batch=3, lasts=base / 4),
@@ -244,7 +244,6 @@ def test_workers_die_and_return_and_the_run_ends(name):
     run = train(name, cluster)
     assert 0 < run.summary["lost"] <= 6 * 4, "six deaths, each with what its replica learnt since it last met another"
     assert run.summary["samples"] > 0.6 * CLICKS.samples and math.isfinite(run.summary["auc"])
-    assert train(name, cluster).digest == run.digest  # the same again, to the bit
 
 
 @pytest.mark.parametrize("name", ["sync", "gba", "ds-sync"])

@@ -110,6 +110,7 @@ def test_a_process_that_is_killed_is_replaced(joined_ray):
     assert len({*processes}) == 3 and noted == ["first", "x0", "x1", "x2", "y0", "y1", "y2"]
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_process_without_its_survivors_is_lost(joined_ray):
     async def main(world):

@@ -16,7 +16,7 @@ from notebooks.bench import device
 from notebooks.oac.replay import serial
 from tests import elsewhere, one_batch
 from tests.drivers import crossings
-from tests.toys import finals, records
+from tests.toys import finals, one_of_each_composition, records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 400}
 CLICKS = {"samples": 400, "batch_size": 16, "vocabulary": 40, "fields": 3, "hidden": (8,), "evaluation_samples": 50}
@@ -114,7 +114,10 @@ def test_a_merge_keeps_what_was_written_beside_it_on_the_device():
     np.testing.assert_allclose(store.pull(), 0.4, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in protocols.ALL if protocols.ALL[name].family != "pipeline"])
+SHARING = [name for name in protocols.ALL if protocols.ALL[name].family != "pipeline"]
+
+
+@pytest.mark.parametrize("name", one_of_each_composition(SHARING))
 def test_every_other_protocol_has_the_bits_of_the_cpu_too(name):
     """With one worker that reads nothing ahead, so that there is one order of readings and updates; in the background models are
     mixed when a clock says so."""
@@ -127,7 +130,7 @@ def test_every_other_protocol_has_the_bits_of_the_cpu_too(name):
     assert left(str(elsewhere.DEVICE)) == left("cpu") or name.startswith("s-")
 
 
-@pytest.mark.parametrize("name", protocols.ALL)
+@pytest.mark.parametrize("name", one_of_each_composition(protocols.ALL))
 def test_simulated_time_on_a_device_has_the_schedule_and_the_bits_of_the_cpu(name):
     """Of all protocols, evaluation included. The dense optimiser is Adam: torch fuses Adagrad on the CPU alone, and its fused
     kernel rounds otherwise, by some 1e-8 a step."""

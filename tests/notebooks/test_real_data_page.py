@@ -28,7 +28,7 @@ def graph(monkeypatch):
     monkeypatch.setattr(real_data, "kind", lambda: "triples")
 
 
-def test_sequential_training_learns_what_plain_torch_learns(graph, one_thread):
+def test_sequential_training_learns_what_plain_torch_learns(graph):
     mine = [
         lib.train(**real_data.job("sequential", 0.1, seed, "smoke"), save=False).summary["mrr"] for seed in range(3)
     ]

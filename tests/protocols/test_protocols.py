@@ -12,13 +12,14 @@ from lib import Node, VirtualCluster, protocols, workloads
 from lib.errors import BadOption
 from lib.protocols import ALL
 from lib.protocols.server_rule import Drop, Push, ServerState
+from tests.toys import one_of_each_composition
 
 SMALL = {"batch_size": 16, "vocabulary": 50, "fields": 3, "dim": 2, "hidden": (4,), "evaluation_samples": 100}
 EVERY = pytest.mark.parametrize("name", ALL)
 
 
 @cache
-def run(name, workers=8, batches=200, seed=0, **cluster):
+def run(name, workers=8, batches=120, seed=0, **cluster):
     if ALL[name].family == "pipeline":
         workload = workloads.get(
             "kg-synthetic", entities=200, triples=2_000, dim=4, batch_size=16, samples=16 * batches
@@ -57,7 +58,7 @@ def test_every_option_is_documented(name):
 
 @EVERY
 def test_staleness_stays_within_what_is_declared(name):
-    rule, summary = protocols.get(name), run(name, slowdown=1.0).summary
+    rule, summary = protocols.get(name), run(name, slowdown=1.5).summary
     bounds = [rule.dense.max_staleness, rule.sparse.max_staleness]
     assert summary["staleness_max"] <= max(bounds)
     if max(bounds) == float("inf"):
@@ -68,7 +69,7 @@ def test_staleness_stays_within_what_is_declared(name):
 def test_drops_only_where_declared(name):
     summary = run(name, slowdown=1.5).summary
     thrown_away = summary["dropped"] + summary["decayed"]
-    assert summary["issued"] == 200
+    assert summary["issued"] == 120
     assert thrown_away > 0 if ALL[name].drops else thrown_away == 0
 
 
@@ -76,16 +77,16 @@ def test_drops_only_where_declared(name):
 def test_waits_for_the_slowest_only_where_declared(name):
     """Eight workers, two ten times slower (a step may do without one): at best 6.2 of 8 workers' throughput is left, at a
     barrier 0.8."""
-    fast = run(name, batches=100).summary["qps"]
-    slowed = run(name, batches=100, speeds=(0.1, 0.1, *[1.0] * 6)).summary["qps"]
+    fast = run(name, batches=64).summary["qps"]
+    slowed = run(name, batches=64, speeds=(0.1, 0.1, *[1.0] * 6)).summary["qps"]
     # Rounds that end with the slow worker's last batch cost everybody a little, and groups wait for their slow member.
     assert slowed < 0.4 * fast if ALL[name].blocks else slowed > 0.5 * fast
 
 
-@EVERY
+@pytest.mark.parametrize("name", one_of_each_composition(ALL))
 def test_same_seed_same_bits_other_seed_others(name):
-    first, again = (make(name, slowdown=0.6, batches=61) for make in (run, run.__wrapped__))
-    assert first.digest == again.digest != run(name, slowdown=0.6, batches=61, seed=1).digest
+    first, again = (make(name, slowdown=0.6, batches=41) for make in (run, run.__wrapped__))
+    assert first.digest == again.digest != run(name, slowdown=0.6, batches=41, seed=1).digest
     assert first.trace.equals(again.trace) and first.history.equals(again.history)
 
 

@@ -78,7 +78,8 @@ def rows_of(workload, seed):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_an_untrained_model_stands_far_below_the_ceiling_beside_it(name):
-    small = {"evaluation_samples": 400} if "evaluation_samples" in workloads.options(name) else {}
+    least = {"evaluation_samples": 400, "entities": 500, "triples": 5_000}
+    small = {option: least[option] for option in least if option in workloads.options(name)}
     workload = workloads.get(name, **QUICK, **small)
     result = evaluate(workload, workload.model(0), rows_of(workload, 0), 0)
     (ceiling,) = CEILINGS & result.keys()
@@ -116,7 +117,7 @@ NEAR = {
 
 
 @pytest.mark.parametrize("name", NEAR)
-def test_models_come_near_what_can_be_known(name, one_thread):
+def test_models_come_near_what_can_be_known(name):
     options, (metric, margin) = NEAR[name]
     samples = {} if "samples" in options or name == "squad-bert" else {"samples": 200_000}
     run = lib.train(name, "sync", VirtualCluster(workers=1), save=False, **options, **samples)
@@ -124,7 +125,7 @@ def test_models_come_near_what_can_be_known(name, one_thread):
     assert ceiling - margin < run.summary[metric] <= ceiling + 0.01
 
 
-def test_graphsage_ranks_far_above_chance(one_thread):
+def test_graphsage_ranks_far_above_chance():
     options = {"model": "graphsage", "samples": 150_000}
     run = lib.train("kg-synthetic", "sync", VirtualCluster(workers=1), save=False, **options)
     assert run.summary["mrr"] > 20 * np.log(2000) / 2000

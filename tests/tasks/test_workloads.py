@@ -11,10 +11,12 @@ from lib.store.dense import DenseStore
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import evaluate
 
+GRAPH = {"samples": 5_000, "entities": 200, "relations": 4, "triples": 3_000, "evaluation_triples": 100}
 SMALL = {
     "quadratic": {"samples": 1000},
     "ctr-synthetic": {"samples": 10_000, "vocabulary": 100, "evaluation_samples": 2_000},
-    "kg-synthetic": {"samples": 5_000, "entities": 200, "relations": 4, "triples": 3_000, "evaluation_triples": 100},
+    "kg-synthetic": GRAPH,
+    **{name: GRAPH for name in workloads.ALL if name.startswith(("freebase", "fb15k"))},
     "private-youtubednn": {"samples": 5_000, "batch_size": 128, "evaluation_samples": 300},
 }
 every = pytest.mark.parametrize("name", workloads.ALL)
@@ -164,7 +166,7 @@ def test_the_evaluation_is_of_the_next_day_and_its_ceiling_is_the_truth():
 @pytest.mark.parametrize(
     "name, metric", [("ctr-synthetic", "auc"), ("private-youtubednn", "auc"), ("cifar10-wrn", "accuracy")]
 )
-def test_metrics_by_labels_agree_with_those_under_the_truth(name, metric, one_thread):
+def test_metrics_by_labels_agree_with_those_under_the_truth(name, metric):
     """Over evaluations of twelve seeds by one untrained model, within four standard errors."""
     workload = small(name, evaluation_samples=400)
     model, found, random = workload.model(0).eval(), [], np.random.default_rng(0)
@@ -227,14 +229,14 @@ def train(workload, batches, size, seed=0):
 
 
 @pytest.mark.parametrize("model", ["deepfm", "dlrm"])
-def test_click_models_come_near_the_planted_ceiling(model, one_thread):
+def test_click_models_come_near_the_planted_ceiling(model):
     workload = workloads.get("ctr-synthetic", model=model, batch_size=4096)
     result = train(workload, 49, 4096)
     assert result["auc"] > 0.78 and result["auc_ceiling"] - 0.035 < result["expected_auc"] < result["auc_ceiling"]
     assert result["calibration"] == pytest.approx(1, abs=0.1) and result["ne"] < 0.85
 
 
-def test_distmult_ranks_far_above_chance(one_thread):
+def test_distmult_ranks_far_above_chance():
     result = train(workloads.get("kg-synthetic"), 600, 256)
     chance = np.log(2000) / 2000
     assert result["mrr"] > 20 * chance and result["mrr"] >= result["mrr_raw"] and result["hits_10"] > 0.2
@@ -270,7 +272,7 @@ def test_each_day_has_an_evaluation_of_its_own():
         small("quadratic").day_begins(1)
 
 
-def test_each_label_of_several_has_an_output_that_learns_it(one_thread):
+def test_each_label_of_several_has_an_output_that_learns_it():
     from lib import train
 
     size = {"samples": 60_000, "vocabulary": 100, "fields": 5, "evaluation_samples": 4_000, "hidden": (32,)}

@@ -9,7 +9,7 @@ from lib import Automatic, Choice, Phase, Schedule
 from lib.drivers.record import EvalPoint, pop_reached
 from lib.errors import BadOption
 from lib.protocols import ALL
-from tests.toys import days_of_clicks
+from tests.toys import days_of_clicks, one_of_each_composition
 
 BATCH = 16
 CLICKS = days_of_clicks(48, BATCH, drift=0.4)
@@ -69,7 +69,10 @@ GOES_ON = {"s-easgd", "streaming-diloco", "eager-diloco"}
 """Their last mix comes after the last step: of a shadow with a sync server, or of what still travels."""
 
 
-@pytest.mark.parametrize("name", [each for each in ALL if ALL[each].family != "pipeline" and each not in GOES_ON])
+SHARING = [each for each in ALL if ALL[each].family != "pipeline" and each not in GOES_ON]
+
+
+@pytest.mark.parametrize("name", one_of_each_composition(SHARING))
 def test_of_one_worker_too(name):
     cluster, pass_of = lib.VirtualCluster(workers=1), {"samples": BATCH * 24}
     found = days(train(name, "daily", cluster=cluster, **pass_of))

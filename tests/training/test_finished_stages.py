@@ -10,7 +10,7 @@ from lib import Automatic, Choice, Failure, LocalCluster, Phase, Schedule, Virtu
 from lib.errors import Damaged
 from lib.store import checkpoint
 from lib.store.optim import SGD
-from tests.toys import days_of_clicks
+from tests.toys import days_of_clicks, diagonal
 from tests.training.stopping import Killed, assert_same, killed
 
 BATCH = 16
@@ -35,19 +35,24 @@ def train(protocol, cluster=CLUSTER, **options):
     return lib.train(CLICKS, protocol, cluster, **({"checkpoint_every": BATCH * 6, "save": False} | options))
 
 
-@pytest.mark.parametrize("after", [4, 20, 33, 55])
-@pytest.mark.parametrize(
-    "protocol, options",
-    [
-        (FAMILIES, {}),
-        (FAMILIES, {"evaluations": "daily", "keep": True}),
-        ("gba", {"evaluations": "daily"}),
-        (SECONDS, {}),
-        (CHOICE, {}),
-    ],
-    ids=["families", "families daily", "gba daily", "seconds", "choice"],
-)
-def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(protocol, options, after, reports, monkeypatch):
+@pytest.fixture(scope="module")
+def families():
+    """A run of FAMILIES that nothing stops."""
+    return train(FAMILIES)
+
+
+OTHERS = [
+    (FAMILIES, {"evaluations": "daily", "keep": True}),
+    ("gba", {"evaluations": "daily"}),
+    (SECONDS, {}),
+    (CHOICE, {}),
+]
+AFTER = (4, 20, 33, 55)
+
+
+@pytest.mark.parametrize("case, after", [*(((FAMILIES, {}), after) for after in AFTER), *diagonal(OTHERS, AFTER)])
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(case, after, reports, monkeypatch):
+    protocol, options = case
     whole = train(protocol, **options)
     with killed(monkeypatch, after):
         train(protocol, **options)
@@ -76,23 +81,22 @@ def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
     assert checkpoint.load(folder / "stage-0002.pt")["run"]["batch"] == 6
 
 
-def test_a_stage_of_which_the_world_does_not_know_is_trained_again(reports, monkeypatch):
+def test_a_stage_of_which_the_world_does_not_know_is_trained_again(families, reports, monkeypatch):
     """As if the power had gone between the two; and a run that is not to go on takes nothing from one that was stopped."""
-    whole = train(FAMILIES)
     with killed(monkeypatch, 33):
         train(FAMILIES)
     [world] = (reports / "checkpoints").glob("*/world.pt")
     world.unlink()
-    assert_same(train(FAMILIES, resume=True), whole)
+    assert_same(train(FAMILIES, resume=True), families)
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    assert_same(train(FAMILIES), whole)
+    assert_same(train(FAMILIES), families)
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("file", ["done-0000", "world", "stage-0002", "done-0002"])
-def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, reports, monkeypatch):
-    whole, saved, put = train(FAMILIES), [], os.replace
+def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, families, reports, monkeypatch):
+    saved, put = [], os.replace
 
     def replace(source, target):
         if target.stem == file:
@@ -111,7 +115,7 @@ def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, re
     with killed(monkeypatch, 1):
         train(FAMILIES, resume=True)
     assert not list(folder.glob(".*"))
-    assert_same(train(FAMILIES, resume=True), whole)
+    assert_same(train(FAMILIES, resume=True), families)
 
 
 def test_a_damaged_leg_is_named(reports, monkeypatch):
@@ -125,9 +129,9 @@ def test_a_damaged_leg_is_named(reports, monkeypatch):
         train(FAMILIES, resume=True)
 
 
-def test_a_server_that_dies_takes_its_leg_back_and_not_those_before(reports, monkeypatch):
+def test_a_server_that_dies_takes_its_leg_back_and_not_those_before(families, reports, monkeypatch):
     """The failures' clock runs on where the stopped run was."""
-    stages = train(FAMILIES).summary["stages"]
+    stages = families.summary["stages"]
     [third, fourth] = stages[2:]
     when = (third["start"] + fourth["start"] - FAMILIES.restart) / 2
     plan = (Failure(node="server0", kind="dies", at=when, lasts=0.01),)

@@ -9,7 +9,7 @@ from lib.drivers.model_state import _anew, _average, _average_rows
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
-from tests.toys import weights
+from tests.toys import diagonal, weights
 
 TINY = {"samples": 32 * 24, "batch_size": 32, "fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,), "days": 4}
 CLICKS = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY)
@@ -65,8 +65,7 @@ def test_the_state_starts_afresh_with_another_kind_of_optimiser():
 NAMES = [name for name, kind in lib.protocols.ALL.items() if kind.family != "pipeline"]
 
 
-@pytest.mark.parametrize("first", NAMES)
-@pytest.mark.parametrize("second", ["sync", "all-reduce", "gba", "ds-sync"])
+@pytest.mark.parametrize("first, second", diagonal(NAMES, ["sync", "all-reduce", "gba", "ds-sync"]))
 def test_every_protocol_hands_over_to_every_kind(first, second):
     run = train(halves(first, second), lib.VirtualCluster(workers=3, slowdown=0.5, servers=2))
     stages = run.summary["stages"]

@@ -12,7 +12,7 @@ from lib.protocols.dssync import DSSync
 from lib.protocols.rule import Pair
 from lib.store.optim import SGD, Adagrad
 
-SMALL = {"samples": 4000, "batch_size": 32, "evaluation_samples": 200, "vocabulary": 500}
+SMALL = {"samples": 2000, "batch_size": 32, "evaluation_samples": 200, "vocabulary": 500}
 CLUSTER = {"workers": 5, "servers": 3, "slowdown": 0.7}
 
 
@@ -61,12 +61,12 @@ def test_the_optimisers_state_counts(optimizer):
 def test_a_schedule_moves_a_model_of_the_same_size():
     phases = (lib.Phase(protocol="sync", until_samples=1500), lib.Phase(protocol="ds-sync", workers=4, steps=60))
     phases = (*phases, lib.Phase(protocol="gba", batch_size=16))
-    assert_as_long(*both(lib.Schedule(phases=phases), **CLUSTER))
+    assert_as_long(*both(lib.Schedule(phases=phases), samples=4000, **CLUSTER))
 
 
 def test_workers_that_die_do_so_at_the_same_time():
     failure = lib.Failure(node="worker*", kind="dies", every=0.4, lasts=0.1)
-    real, timing = both("gba", failures=[failure], patience=0.05, **CLUSTER)
+    real, timing = both("gba", failures=[failure], patience=0.05, samples=4000, **CLUSTER)
     assert real.summary["lost"] > 0
     assert_as_long(real, timing)
 
