@@ -221,6 +221,7 @@ class ParameterServer(Part):
                 updates.append(Update(decision, gradients, self._state.step + len(updates), worker, done))
             else:
                 self.record.ledger["dropped"] += len(gradients)
+                self.record.unused += [(gradient.batch, "dropped") for gradient in gradients]
                 self._dropped += self._decided - before
                 self._evaluate()
         if updates and self._in_order:
@@ -254,11 +255,15 @@ class ParameterServer(Part):
             self._samples += gradient.samples
             if gradient.void:
                 record.ledger[gradient.void] += 1
+                if gradient.void == "dropped":
+                    record.unused.append((gradient.batch, "dropped"))
                 continue
             record.used.append(gradient.batch)
             record.ledger["applied" if weight == 1 else "decayed"] += 1
+            if weight != 1:
+                record.unused.append((gradient.batch, "decayed"))
             if weight:
-                record.staleness.append((start, update.version - gradient.source.version))
+                record.staleness.append((start, update.version - gradient.source.version, gradient.batch))
                 record.data_staleness.append((start, max(0, update.step - gradient.token)))
         self._evaluate()
 

@@ -144,9 +144,10 @@ class Pipeline(Part):
             if self._trainer.note(work.batch, work.end, loss, scores, sound):
                 self.record.ledger["applied"] += 1
                 unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
-                self.record.staleness.append((work.end, unseen))
+                self.record.staleness.append((work.end, unseen, work.batch.index))
             else:
                 self.record.ledger["dropped"] += 1
+                self.record.unused.append((work.batch.index, "dropped"))
             start = self._site.now()
             self.record.bytes["push rows"] += work.nbytes
             arrival = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)

@@ -94,8 +94,10 @@ class PartLog:
     """Gradients by what became of them; a replica's own also by whether it holds them (`held`) and others do (`heard`)."""
     bytes: Counter = field(default_factory=Counter)
     """Bytes by what moved."""
-    staleness: list[tuple[float, int]] = field(default_factory=list)
-    """(time, updates that came into the store since its parameters were read) of each applied gradient."""
+    unused: list[tuple[int, str]] = field(default_factory=list)
+    """(batch, outcome) of each gradient that was decayed or dropped."""
+    staleness: list[tuple[float, int, int]] = field(default_factory=list)
+    """(time, updates that came into the store since its parameters were read, batch) of each applied gradient."""
     data_staleness: list[tuple[float, int]] = field(default_factory=list)
     """(time, steps from its token to its update) of each applied gradient, where it has a token (GBA, Section 4.1)."""
     gaps: list[tuple[float, int]] = field(default_factory=list)

@@ -247,9 +247,10 @@ class ReplicaWorker(Part):
         self._stepped.set()
         if result is not None:
             self.record.ledger["applied"] += 1
-            self.record.staleness.append((self.site.now(), 0))
+            self.record.staleness.append((self.site.now(), 0, label))
         else:
             self.record.ledger["dropped"] += 1
+            self.record.unused.append((label, "dropped"))
         self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples))
 
     async def mix(self, clock: MixClock, label: int, asked: asyncio.Task | None = None, alone: bool = False) -> None:

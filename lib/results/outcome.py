@@ -30,6 +30,8 @@ SUMS = (
     *("mixes_repeated", "batches_abandoned", "servers_attached_again", "gradients_lost_at_servers"),
 )
 """Figures of a summary that add up over stages."""
+WORKERS_COLUMNS = ("gradients", "decayed", "dropped")
+"""Of a worker's gradients: all, and what became of some."""
 ACCESS_ARRAYS = {"id": "ids", "version": "versions", "order": "order", "value": "values", "made": "made"}
 """Column of the accesses' table -> the access's array."""
 ACCESS_CALLS = ("kind", "batch", "table", "stamp", "safe", "began", "ended")
@@ -116,6 +118,7 @@ class Outcome:
             **stale({name: Counter(map(itemgetter(1), self._ages(name))) for name in STALENESS}),
             "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
             **settle(self._records, self._undone),
+            "workers": self._by_worker(),
             "returns_to_a_cut": self._returns,
             "bytes": int(moved.total()),
             "bytes_by_kind": dict(sorted(moved.items())),
@@ -205,17 +208,36 @@ class Outcome:
         metrics = {whose: self._evaluate(end) for whose, end in ends.items()}
         return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
 
-    def _ages(self, name: str) -> list[tuple[float, int]]:
-        """Staleness with its times, from the first server; replicas without servers have none."""
+    def _by_worker(self) -> dict[str, dict[str, float]]:
+        """Worker -> gradients that it computed, those of them that were decayed and dropped, and its mean staleness."""
+        nodes = dict(zip(self._steps["batch"], self._steps["node"], strict=True))
+        workers = {node: dict.fromkeys(WORKERS_COLUMNS, 0) for node in sorted(set(nodes.values()))}
+        for node in self._steps["node"]:
+            workers[node]["gradients"] += 1
+        deciding = [record for record in self._records if record.ledger["started"] and "dense" in record.final][:1]
+        for batch, outcome in chain.from_iterable(record.unused for record in deciding or self._records):
+            if batch in nodes:  # others were lost with their worker
+                workers[nodes[batch]][outcome] += 1
+        ages: defaultdict[str, list[int]] = defaultdict(list)
+        for _, age, batch in chain.from_iterable(self._notes("staleness")):
+            if batch in nodes:
+                ages[nodes[batch]].append(age)
+        return {node: counts | {"staleness": _mean(ages[node])} for node, counts in workers.items()}
+
+    def _notes(self, name: str) -> list[list[tuple]]:
+        """Notes on staleness, from the first server; replicas without servers have their own."""
         notes = [(record.ledger["issued"], getattr(record, name)) for record in self._records]
-        servers = [ages for issued, ages in notes if ages and not issued]
-        return self._on_clock(servers[:1] or [ages for _, ages in notes])
+        return [ages for issued, ages in notes if ages and not issued][:1] or [ages for _, ages in notes]
+
+    def _ages(self, name: str) -> list[tuple[float, int]]:
+        """Staleness with its times."""
+        return self._on_clock(self._notes(name))
 
     def _gaps(self) -> list[tuple[float, int]]:
         return self._on_clock([record.gaps for record in self._records])
 
-    def _on_clock(self, notes: list[list[tuple[float, int]]]) -> list[tuple[float, int]]:
-        return [(time - self._start, value) for note in notes for time, value in note]
+    def _on_clock(self, notes: list[list[tuple]]) -> list[tuple[float, int]]:
+        return [(time - self._start, value) for note in notes for time, value, *_ in note]
 
     def _busy(self) -> dict[str, float]:
         """Share of the workers' time by what they did. Stages of a pipeline and a shadow's mixing overlap with compute."""
@@ -302,6 +324,7 @@ class Outcomes:
             "qps": whole["samples"] / self.seconds if self.seconds else float("nan"),
             **stale(ages),
             "bytes_by_kind": dict(sorted(moved.items())),
+            "workers": _joined_workers([each["workers"] for each in summaries]),
             f"{clock}_seconds": self.seconds,
             "busy": self._busy(summaries, clock),
         }
@@ -377,6 +400,18 @@ def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
     return summary
 
 
+def _joined_workers(stages: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Sums over stages; the staleness is the mean over gradients."""
+    whole: dict[str, dict[str, float]] = {}
+    for node, counts in chain.from_iterable(each.items() for each in stages):
+        before = whole.setdefault(node, dict.fromkeys((*WORKERS_COLUMNS, "staleness"), 0))
+        used = [each["gradients"] - each["dropped"] for each in (before, counts)]
+        ages = [each["staleness"] * count for each, count in zip((before, counts), used, strict=True) if count]
+        whole[node] = {name: before[name] + counts[name] for name in WORKERS_COLUMNS}
+        whole[node]["staleness"] = sum(ages) / sum(used) if sum(used) else float("nan")
+    return whole
+
+
 def digest(final: dict[str, Any]) -> str:
     """sha256 over named arrays in canonical order: names sorted, each array with its type and shape."""
     result = hashlib.sha256()
@@ -410,7 +445,10 @@ def _training(steps: pd.DataFrame) -> dict[str, float]:
 
 
 def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> float:
-    values = [value for time, value in notes if start < time <= end]
+    return _mean([value for time, value in notes if start < time <= end])
+
+
+def _mean(values: list[int]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 

@@ -53,7 +53,7 @@ class Explanation:
     workers: pd.DataFrame
     """Worker -> `share` of the run that is lost through it alone (the others being as fast as the median), and `saved`, the
     share that the run gains if this worker alone is as fast as the median; for a simulated run also the shares of its own time
-    by what it did."""
+    by what it did, and the share of its gradients that is `unused`: dropped, or decayed for their age."""
 
     def sentences(self) -> list[str]:
         """The largest cause, and the workers behind it."""
@@ -67,6 +67,12 @@ class Explanation:
             )
         else:
             found.append("No single worker costs a hundredth of the time.")
+        if "unused" in self.workers and self.workers["unused"].max() >= 0.01:
+            worst, usual = self.workers["unused"].idxmax(), self.workers["unused"].median()
+            share = _percent(self.workers.loc[worst, "unused"])
+            found.append(
+                f"Of worker {worst}'s gradients {share} are dropped or decayed; the median is {_percent(usual)}."
+            )
         return found
 
 
@@ -106,7 +112,7 @@ def explain(
     total, alone, others = whole.summary["virtual_seconds"], *np.split(seconds[len(causes) :], 2)
     lost = total - seconds[: len(causes)]
     shares = {"share": (alone - seconds[0]) / total, "saved": (total - others) / total}
-    workers = pd.DataFrame(shares, pd.Index(ranks, name="worker")).join(spent)
+    workers = pd.DataFrame(shares, pd.Index(ranks, name="worker")).join(spent).join(_unused(whole.summary["workers"]))
     return Explanation(total, pd.DataFrame({"lost": lost, "share": lost / total}, [*causes]), workers)
 
 
@@ -154,6 +160,17 @@ def _spent(trace: pd.DataFrame, seconds: float, workers: int) -> pd.DataFrame:
         .reindex(columns=dict.fromkeys(["compute", *spent.columns]))
         .fillna(0.0)
         / seconds
+    )
+
+
+def _unused(workers: dict[str, dict[str, float]]) -> pd.Series:
+    """Worker's rank -> share of its gradients that were dropped or decayed."""
+    return pd.Series(
+        {
+            int(node.removeprefix("worker")): (counts["dropped"] + counts["decayed"]) / counts["gradients"]
+            for node, counts in workers.items()
+        },
+        name="unused",
     )
 
 

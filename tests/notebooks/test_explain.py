@@ -50,6 +50,14 @@ def test_under_asynchrony_a_slow_worker_costs_its_own_share_alone():
     assert found.causes.loc["slow workers", "share"] == pytest.approx(1 - 3.5 / 4, abs=0.05)
 
 
+def test_backup_workers_drop_the_gradients_of_a_slow_worker():
+    """One worker of five takes three times as long, and a step waits for four: nearly all of its gradients come too late."""
+    options = {"speeds": (1.0, 1.0, 0.33, 1.0, 1.0), "worker.launch": 0.1, **STILL}
+    found = lib.explain("clicks-light", "hop-bw", "virtual", **options)
+    assert found.workers.loc[2, "unused"] > 0.8 and found.workers.drop(2)["unused"].max() < 0.2
+    assert found.sentences()[-1].startswith("Of worker 2's gradients")
+
+
 def test_a_slow_worker_of_a_trace_is_found_within_five_per_cent():
     """Noise of 5 % and a worker that takes 1.6 times as long: the job would take 1 / 1.6 of the time without it, but for the
     noise of the slowest of the others."""

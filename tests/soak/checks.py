@@ -155,6 +155,10 @@ def _sound(case: Case, run: Run) -> None:
     for stage in run.summary.get("stages", [run.summary]):
         sums = sum(stage[each] for each in ("applied", "decayed", "dropped", "lost", "in_flight"))
         _hold(stage["issued"] == sums, "ledger", f"{stage['issued']} issued, {sums} accounted for")
+        for each in ("decayed", "dropped"):  # those of a worker that was lost are nobody's
+            known = sum(worker[each] for worker in stage["workers"].values())
+            exact = known == stage[each] or (case.get("failures") and known < stage[each])
+            _hold(bool(exact), "gradients by worker", f"{each}: {known} of {stage[each]}")
     computed = Counter(run.trace.loc[run.trace["kind"] == "compute", "batch"])
     twice = sorted(batch for batch, times in computed.items() if times > 1)
     _hold(not twice, "batches computed twice", str(twice[:5]))
