@@ -22,8 +22,9 @@ NAMES = {
 """Functions that torch calls otherwise."""
 
 
-def uploaded(array: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
+def uploaded(array: Any, device: torch.device) -> torch.Tensor:
     """The array on a device, for what its current stream does next; the host goes on at once."""
+    array = array.tensor if isinstance(array, DeviceArray) else array
     if isinstance(array, torch.Tensor) and array.device.type != "cpu":
         return array.to(device)
     tensor = torch.as_tensor(array)
@@ -77,6 +78,9 @@ class DeviceArray(NDArrayOperatorsMixin):
     def copy(self) -> DeviceArray:
         return DeviceArray(self.tensor.clone())
 
+    def reshape(self, *shape: Any) -> DeviceArray:
+        return DeviceArray(self.tensor.reshape(*shape))
+
     def astype(self, kind: Any) -> DeviceArray:
         return DeviceArray(self.tensor.to(getattr(torch, np.dtype(kind).name)))
 
@@ -90,7 +94,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             inner = [each if isinstance(each, torch.Tensor) else torch.tensor(each) for each in inner]
         made = _twin(ufunc.__name__)(*inner)
         if out:
-            out[0].tensor.copy_(made)
+            out[0][...] = DeviceArray(made)
             return out[0]
         return DeviceArray(made)
 

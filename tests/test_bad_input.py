@@ -119,7 +119,8 @@ def test_a_device_that_is_too_small_is_named_with_what_was_asked_for(monkeypatch
 
     monkeypatch.setattr(FlatModel, "step", full)
     with pytest.raises(
-        BadOption, match=r"needs more memory than the device has: Tried to allocate 2.00 GiB; fewer workers"
+        BadOption,
+        match=r"needs more memory than the device has: Tried to allocate 2.00 GiB; fewer workers, .*store.max_rows",
     ):
         train(save=False)
 

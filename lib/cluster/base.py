@@ -321,7 +321,7 @@ class Cluster(Checked, ABC):
 
     @property
     def evaluation_device(self) -> str:
-        """Where this process evaluates the model."""
+        """Where this process evaluates the model, and servers compute."""
         return self.device
 
     @abstractmethod

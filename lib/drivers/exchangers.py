@@ -114,7 +114,7 @@ class InGroups(Exchanger):
         for table in tables:
             ids = union(await self.site.gather(met, table.ids()))
             rows = table.read(ids) if names else None
-            columns = table.optimizer.columns_of(names, table.dim)
+            columns = np.array(table.optimizer.columns_of(names, table.dim), np.int64)
             mine = np.hstack([rows.values, rows.state[:, columns]]) if rows else table.peek(ids)
             self.record.bytes["mix rows"] += mine.nbytes
             theirs = (await self.site.mean(met, mine.reshape(-1))).reshape(mine.shape)

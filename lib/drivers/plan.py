@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from lib.cluster.base import Site
 from lib.drivers.checkpoints import Attempt, CheckpointFolder
@@ -18,7 +19,7 @@ from lib.protocols.rule import Pair, Rule
 from lib.store.dense import DenseStore, PhantomDense
 from lib.store.optim import Optimizer
 from lib.store.rows import PhantomTable, Placement, look_up_costs, phantom
-from lib.store.spec import Fp32, RowStore
+from lib.store.spec import CPU, Fp32, RowStore
 from lib.store.table import Table
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.flat_model import Batch, FlatModel, SizedBatches, sized_batches
@@ -205,17 +206,23 @@ class Plan:
             return PhantomDense(start.size, optimizer)
         return DenseStore(start, optimizer, device=device, trained=trained)
 
-    def tables(self, segment: str | None = None) -> dict[str, Table | PhantomTable]:
-        """Empty tables: a row appears when its id is first met, from (seed, id) alone. `segment`: see `RowStore.table`."""
+    def tables(self, segment: str | None = None, device: torch.device = CPU) -> dict[str, Table | PhantomTable]:
+        """Empty tables: a row appears when its id is first met, from (seed, id) alone; the rest as in `RowStore.table`."""
         if not self.gradients:
             rows = self.workload.row_optimizer
             return {name: PhantomTable(dim, rows) for name, dim in self.dims.items()}
+        rows, options = self.workload.row_optimizer, {"seed": self.seed, "segment": segment, "device": device}
         return {
-            name: self.store.table(
-                name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale, segment=segment
-            )
+            name: self.store.table(name, spec.dim, rows, scale=spec.scale, **options)
             for name, spec in self.workload.tables().items()
         }
+
+    def row_device(self, device: Any) -> torch.device:
+        """Where a part that computes on a device keeps rows: there, unless they outlive its process or the host encodes or
+        sums them."""
+        kept = self.store.shared_memory or self.store.mapped or self.store.pooling == "server" or self.embedding_workers
+        coded = not type(self.store.rows) is type(self.store.gradients) is Fp32
+        return CPU if kept or coded or self.protocol.dense.family == "pipeline" else torch.device(device)
 
     @functools.cached_property
     def placement(self) -> Placement:

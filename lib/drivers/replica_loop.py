@@ -321,8 +321,9 @@ class ReplicaWorker(Part):
         return self.replica.samples * self._plan.workers
 
     def _snapshot(self, point: EvalPoint) -> Snapshot:
-        tables = self.replica.tables
-        rows = {name: (slice(None), table.peek(self._evaluated[point.day][name])) for name, table in tables.items()}
+        rows = {}
+        for name, table in self.replica.tables.items():
+            rows[name] = slice(None), np.asarray(table.peek(self._evaluated[point.day][name]))
         return Snapshot(point, self.site.now(), self._samples, {0: np.asarray(self.replica.model())}, rows)
 
 

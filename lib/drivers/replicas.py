@@ -41,7 +41,7 @@ class Replica(Checkpointed):
         self.size, self._running = parameters, start.size - parameters
         self._dense = plan.dense_store(start, site.device, parameters)
         self._memory = self._rule.init(readonly(self._dense.pull()[: self.size]))
-        self.tables = plan.tables() if rows else {}
+        self.tables = plan.tables(device=plan.row_device(site.device)) if rows else {}
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
         self._together = self._rule.exchange.together

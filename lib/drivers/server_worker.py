@@ -211,7 +211,8 @@ class CachedClient(ServerClient):
     def _clear(self) -> None:
         """Begin with an empty copy, and with optimisers that have not stepped."""
         self._vector = self._plan.dense_store(self._plan.start(self._site), self._site.device) if self._dense else None
-        self._tables = replace(self._plan, store=RowStore()).tables() if self._rows else {}
+        device = self._plan.row_device(self._site.device)
+        self._tables = replace(self._plan, store=RowStore()).tables(device=device) if self._rows else {}
         self._steps_left = 0
         """Steps for which the copy may still be used."""
         self._cached: dict[str, np.ndarray] = {}

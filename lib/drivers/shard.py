@@ -114,7 +114,7 @@ class Shard(Checkpointed):
         mine = dense_slice(start.size, plan.placement.shards, number)
         self.dense = plan.dense_store(start[mine], site.device) if "dense" in holds else None
         self._size = mine.stop - mine.start
-        self.tables = tables or (plan.tables() if "rows" in holds else {})
+        self.tables = tables or (plan.tables(device=plan.row_device(site.device)) if "rows" in holds else {})
         self._evaluated: dict[int | None, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
         """Day -> table -> positions among the evaluation's ids, and the ids that are on this server."""
         for day, ids in plan.evaluated.items():
@@ -123,7 +123,7 @@ class Shard(Checkpointed):
         self.version, self._lock = 0, threading.Lock()
         self._memory = None
         if rule.compensate and self._gradients:
-            self._memory = _Memory(plan, rule, self.dense, self.tables)
+            self._memory = _Memory(site, plan, rule, self.dense, self.tables)
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         if self.dense is not None:
@@ -192,7 +192,7 @@ class Shard(Checkpointed):
     def snapshot(self, point: EvalPoint, time: float, samples: int) -> Snapshot:
         dense = {self._number: np.asarray(self.dense.pull())} if self.dense is not None else {}
         evaluated = self._evaluated[point.day]
-        rows = {table: (part, self.tables[table].peek(ids)) for table, (part, ids) in evaluated.items()}
+        rows = {table: (part, np.asarray(self.tables[table].peek(ids))) for table, (part, ids) in evaluated.items()}
         return Snapshot(point, time, samples, dense, rows)
 
     def _step(self, pairs: list[tuple[Gradient, float]], update: Update) -> None:
@@ -236,13 +236,14 @@ class _Memory(Checkpointed):
 
     in_checkpoint = "_dense", "_rows"
 
-    def __init__(self, plan: Plan, rule: ServerRule, dense: DenseStore | None, tables: Mapping[str, Table]):
+    def __init__(self, site: Site, plan: Plan, rule: ServerRule, dense: DenseStore | None, tables: Mapping[str, Table]):
         self._rule, self._lock = rule, threading.Lock()
         """One gradient at a time: it takes what the last one left."""
         self._dense = np.empty(0, np.float32) if dense is None else np.zeros_like(dense.pull())
         still = SGD(lr=1.0)
+        device = plan.row_device(site.device)
         self._rows = {
-            name: plan.store.table(f"{name}-memory", table.dim, still, seed=plan.seed, scale=0.0)
+            name: plan.store.table(f"{name}-memory", table.dim, still, seed=plan.seed, scale=0.0, device=device)
             for name, table in tables.items()
         }
 

@@ -6,15 +6,16 @@ sent is there, in the same memory.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from lib.device_array import uploaded
-from lib.store.optim import SGD
-from lib.store.rows import Rows
+from lib.device_array import DeviceArray, uploaded
+from lib.errors import BadOption
+from lib.store.optim import SGD, Optimizer
+from lib.store.rows import Dump, Rows
 from lib.store.table import NEVER, Table
 
 
@@ -71,6 +72,69 @@ def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager:
     return torch.cuda.stream(stream) if stream else nullcontext()
 
 
+class DeviceTable(Table):
+    """A `Table` with its rows, [values | state], on a device; index, ids, timestamps and the order in which rows are evicted are
+    on the host, which waits for nothing. Blocks of rows are arrays of the device.
+
+    A `dump` is that of a `Table`, and either kind of table goes on with it. Numbers are torch's, and differ from those of the
+    host's kernels by rounding.
+    """
+
+    _rows_in_records = False
+
+    def __init__(self, dim: int, optimizer: Optimizer, *, device: torch.device, **options: Any):
+        self._device = device
+        super().__init__(dim, optimizer, **options)
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self._rows.nbytes
+
+    def dump(self) -> Dump:
+        records = np.asarray(self._rows[: len(self)]).view(np.uint32), self._words[: len(self)]
+        return replace(super().dump(), words=np.hstack(records))
+
+    def restore(self, dump: Dump) -> None:
+        super().restore(replace(dump, words=dump.words[:, self._numbers :]))
+        self._rows[: len(self)] = dump.words[:, : self._numbers].view(np.float32)
+
+    def take(self, slots: Any, width: int | None = None) -> torch.Tensor:
+        """The first numbers of the rows in these slots, or all."""
+        return self._rows.tensor[:, :width].index_select(0, uploaded(slots, self._device))
+
+    def _copy(self, ids: np.ndarray, width: int, now: int = 0) -> tuple[DeviceArray, np.ndarray, np.ndarray]:
+        slots, _ = self._find(ids, now=now)
+        block, missing = DeviceArray(self.take(slots.clip(0), width)), np.flatnonzero(slots < 0)
+        if missing.size:
+            block[missing] = self._first(ids[missing])[:, :width]
+        return block, slots, ids[missing]
+
+    def _step(self, optimizer: Optimizer, slots: np.ndarray, grads: Any, stamp: int) -> None:
+        at = uploaded(slots, self._device)
+        block = self.take(at)
+        optimizer.update(block[:, : self.dim], block[:, self.dim :], uploaded(grads, self._device))
+        self._rows.tensor.index_copy_(0, at, block)
+        self._words.view(np.int32)[slots, 0] = stamp
+
+    def _replace(self, slots: np.ndarray, block: Any, stamps: Any, newer: bool) -> None:
+        if newer:
+            raise BadOption("rows on a device are written whatever their timestamps are: a host store compares those")
+        self._rows.tensor.index_copy_(0, *(uploaded(array, self._device) for array in (slots, block)))
+        self._words.view(np.int32)[slots, 0] = stamps
+
+    def _add_up(self, positions: np.ndarray, grads: Any, weights: np.ndarray, count: int) -> tuple[Any, np.ndarray]:
+        """Sums are by sorted positions, so that no order of a device's threads decides their bits."""
+        at, each, grads = (uploaded(array, self._device) for array in (positions, weights[:, None], grads))
+        sums = torch.ops.aten.embedding_dense_backward(each * grads, at, count, -1, False)
+        return DeviceArray(sums), np.bincount(positions, minlength=count)
+
+    def _resize(self, capacity: int) -> None:
+        rows = DeviceArray(torch.empty((capacity, self._numbers), device=self._device))
+        rows[: len(self)] = self._rows[: len(self)] if len(self) else 0
+        super()._resize(capacity)
+        self._rows = rows
+
+
 class Cache:
     """Rows that were updated lately and may not be in the host store yet: the newest by id, with its update's timestamp. Rows
     lie on the device, the index on the host, which never waits for the device: timestamps are the host's own.
@@ -92,8 +156,9 @@ class Cache:
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The place of each id's newest row and its timestamp, -1 where it is not cached; places hold until the next `evict`."""
-        stamps = self._index.stamps(ids)
-        return self._index.peek(ids).view(np.int32)[:, 0], np.where(stamps > self._safe, stamps, NEVER)
+        slots, _ = self._index._find(ids)  # once, for both
+        stamps = self._index._stamps(slots)
+        return self._index._rows.view(np.int32)[slots, 0], np.where(stamps > self._safe, stamps, NEVER)
 
     def take(self, places: np.ndarray) -> torch.Tensor:
         """The rows at these places."""

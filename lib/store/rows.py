@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from lib.device_array import DeviceArray
 from lib.errors import BadOption
 from lib.store.optim import Optimizer
 
@@ -51,7 +52,9 @@ def ids_of(ids: Any, name: str = "ids") -> np.ndarray:
 
 
 def floats_of(array: Any, shape: tuple[int, ...], name: str, *, plain: bool = True) -> np.ndarray:
-    """A float32 array of that shape with the same numbers; `plain`: a contiguous one."""
+    """A float32 array of that shape with the same numbers, one on a device where it is; `plain`: a contiguous one."""
+    if isinstance(array, DeviceArray) and array.shape == shape and array.dtype == np.float32:
+        return array
     array = np.asarray(array)
     if array.shape != shape:
         raise BadOption(f"{name} must be of shape {shape}, not {array.shape}")

@@ -42,6 +42,7 @@ from annotated_types import Gt, Le
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, read_kind
 from lib.store import shared_memory
+from lib.store.device import DeviceTable
 from lib.store.kernels import add_up, unique
 from lib.store.optim import Optimizer
 from lib.store.rows import ByGroup, Hashed, Placement, Uniform, floats_of, is_phantom, packed, phantom
@@ -288,11 +289,15 @@ CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Fp32, Fp16, Scale
 
 
 _numbers = itertools.count()
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowStore(Checked):
-    """Rows as they are by default: as many as are met, shuffled over the servers, and sent as float32."""
+    """Rows as they are by default: as many as are met, shuffled over the servers, and sent as float32.
+
+    Where parts compute on a device, rows lie in its memory; those in shared memory or a file, encoded or summed ones, a
+    pipeline's, and those behind embedding workers lie on the host. A run's provenance says where ("rows")."""
 
     max_rows: Count | None = None
     """Most rows of a table in each place that keeps rows (a server, a replica, the host store). Beyond it the row goes that
@@ -346,11 +351,14 @@ class RowStore(Checked):
         return None if self.mapped is None else Path(self.mapped)
 
     def table(
-        self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float, segment: str | None = None
+        self, name: str, dim: int, optimizer: Optimizer, *, segment: str | None = None, device: Any = CPU, **first
     ) -> Table:
         """An empty table: a row appears when its id is first met, from (seed, id) alone. `segment`: a name in shared memory under
-        which a process finds the table of the one before, as long as their parent runs."""
-        options = {"seed": seed, "scale": scale, "locking": self.locking, "max_rows": self.max_rows}
+        which a process finds the table of the one before, as long as their parent runs. `device`: where rows lie, if nothing else
+        is asked of them; `first`: seed and scale of first rows."""
+        options = {"locking": self.locking, "max_rows": self.max_rows, **first}
+        if device.type != "cpu":
+            return DeviceTable(dim, optimizer, device=device, **options)
         if self.mapped is None and not self.shared_memory:
             return Table(dim, optimizer, **options)
         shared_memory.sweep(self.root)  # what processes left that were killed

@@ -22,7 +22,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -48,6 +48,9 @@ Put = Callable[[np.ndarray, np.ndarray | slice], None]
 class Table:
     """Rows of `dim` float32 numbers, found by any int64 id."""
 
+    _rows_in_records: ClassVar = True
+    """Whether a record begins with its row, [values | state]."""
+
     def __init__(
         self,
         dim: int,
@@ -67,7 +70,8 @@ class Table:
         self.lost = self.evicted = 0
         """How many gradients and written rows found no room, and how many rows were evicted."""
         self._first_state = optimizer.first_state(1, self.dim)
-        self._column = self.dim + self._first_state.shape[1]
+        self._numbers = self.dim + self._first_state.shape[1]
+        self._column = self._numbers if self._rows_in_records else 0
         self._width = self._column + 3 + (max_rows is not None)
         self._limit = MOST_ROWS if max_rows is None else self.max_rows
         self._count = self._calls = self._cut = 0
@@ -118,13 +122,11 @@ class Table:
         if not distinct:
             once, positions = kernels.unique(ids)
             if once.size < ids.size:
-                ids, (grads, _) = once, kernels.add_up(positions, grads, np.ones(ids.size, np.float32), once.size)
+                ids, (grads, _) = once, self._add_up(positions, grads, np.ones(ids.size, np.float32), once.size)
         optimizer = self.optimizer.at(rate)
-
-        def step(slots: np.ndarray, entries: np.ndarray | slice) -> None:
-            optimizer.update_slots(self._rows, slots, grads[entries], (self._column, stamp))
-
-        self._store(ids, step, shared=self.locking == "none")
+        self._store(
+            ids, lambda slots, part: self._step(optimizer, slots, grads[part], stamp), shared=self.locking == "none"
+        )
 
     def update(
         self,
@@ -141,10 +143,10 @@ class Table:
         `weights` are those of the entries. An id whose weights are all 0 is left alone.
         """
         distinct, positions = kernels.unique(ids_of(ids))
-        sums, met = kernels.add_up(positions, grads, weights, distinct.size)
+        sums, met = self._add_up(positions, grads, weights, distinct.size)
         sums /= np.float32(divisor) if divisor else met[:, None].astype(np.float32)
         if not weights.all():
-            alive = np.bincount(positions, weights > 0, distinct.size) > 0
+            alive = np.flatnonzero(np.bincount(positions, weights > 0, distinct.size))
             distinct, sums = distinct[alive], sums[alive]
         self.push(distinct, sums, stamp, distinct=True, rate=rate)
         return int((weights < 1).sum())
@@ -164,7 +166,7 @@ class Table:
         ids = self._prepared(ids).copy()
         with self._still():
             now = self._next_call()
-            block, slots, unknown = self._copy(ids, self._column, now)
+            block, slots, unknown = self._copy(ids, self._numbers, now)
             rows = Rows.of(ids, block, self.dim, self._stamps(slots))
             if order is not None:
                 order[:] = next(self._accesses)
@@ -180,7 +182,7 @@ class Table:
         def replace(slots: np.ndarray, entries: np.ndarray | slice) -> None:
             if order is not None:
                 order[entries] = next(self._accesses)
-            kernels.replace(self._words, self._column, slots, block[entries], stamps[entries], newer)
+            self._replace(slots, block[entries], stamps[entries], newer)
 
         self._store(self._prepared(ids), replace, UNSET)
 
@@ -203,8 +205,8 @@ class Table:
         """The whole content, sorted by id."""
         with self._still():
             ids = np.sort(self._ids())
-            block, slots, _ = self._copy(ids, self._column)
-            return Rows.of(ids, block, self.dim, self._stamps(slots))
+            block, slots, _ = self._copy(ids, self._numbers)
+            return Rows.of(ids, np.asarray(block), self.dim, self._stamps(slots))
 
     def load(self, rows: Rows) -> None:
         """Replace the whole content."""
@@ -216,7 +218,7 @@ class Table:
         with self._alone():
             self._clear()
             slots = self._admit(ids, now=0)
-            kernels.replace(self._words, self._column, slots, block, stamps, False)
+            self._replace(slots, block, stamps, False)
             self._calls = 0
 
     def dump(self) -> Dump:
@@ -295,13 +297,13 @@ class Table:
     def _first(self, ids: np.ndarray) -> np.ndarray:
         """[values | state] of rows that were never updated."""
         values = kernels.first_rows(ids, np.uint64(self.seed % 2**64), self.dim, self.scale)
-        return np.hstack([values, np.broadcast_to(self._first_state, (ids.size, self._column - self.dim))])
+        return np.hstack([values, np.broadcast_to(self._first_state, (ids.size, self._numbers - self.dim))])
 
     def _checked(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, [values | state] and timestamps."""
         ids, stamps = ids_of(rows.ids, "rows.ids"), ids_of(rows.stamps, "rows.stamps")
         values = floats_of(rows.values, (ids.size, self.dim), "rows.values", plain=False)
-        state = floats_of(rows.state, (ids.size, self._column - self.dim), "rows.state", plain=False)
+        state = floats_of(rows.state, (ids.size, self._numbers - self.dim), "rows.state", plain=False)
         if stamps.size != ids.size or (stamps.size and not NEVER <= stamps.min() <= stamps.max() <= LARGEST_STAMP):
             raise BadOption(f"rows.stamps must be {ids.size} timestamps of at least -1 and at most {LARGEST_STAMP}")
         return ids, Rows(ids, values, state, stamps).block, stamps
@@ -321,7 +323,7 @@ class Table:
             slots = self._admit(ids, stamp)
             kept = slots >= 0
             self.lost += int((~kept).sum())
-            slots, entries = (slots, slice(None)) if kept.all() else (slots[kept], kept)
+            slots, entries = (slots, slice(None)) if kept.all() else (slots[kept], np.flatnonzero(kept))
             self._changing(slots)
             put(slots, entries)
 
@@ -335,15 +337,23 @@ class Table:
             now, unknown = self._next_call() if now is None else now, slots < 0
             new, positions = kernels.unique(ids[unknown])
             room = self._room(new.size, now, slots[~unknown])
-            records = np.empty((room.size, self._width), np.uint32)
-            records.view(np.float32)[:, : self._column] = self._first(new[: room.size])
-            records.view(np.int32)[:, self._column] = stamp
-            records[:, self._column + 1 : self._column + 3] = new[: room.size].view(np.uint32).reshape(-1, 2)
-            records[:, self._column + 3 :] = now
-            self._words[room] = records
+            ends = np.empty((room.size, self._width - self._column), np.uint32)
+            ends.view(np.int32)[:, 0] = stamp
+            ends[:, 1:3] = new[: room.size].view(np.uint32).reshape(-1, 2)
+            ends[:, 3:] = now
+            self._words[room, self._column :] = ends
+            self._rows[room, : self._numbers] = self._first(new[: room.size])
             kernels.enter(self._index, self._words, self._column, room)
             slots[unknown] = np.append(room, np.full(new.size - room.size, -1))[positions]
         return slots
+
+    def _step(self, optimizer: Optimizer, slots: np.ndarray, grads: Any, stamp: int) -> None:
+        optimizer.update_slots(self._rows, slots, grads, (self._column, stamp))
+
+    def _replace(self, slots: np.ndarray, block: Any, stamps: np.ndarray, newer: bool) -> None:
+        kernels.replace(self._words, self._column, slots, block, stamps, newer)
+
+    _add_up = staticmethod(kernels.add_up)
 
     def _room(self, many: int, now: int, spared: np.ndarray) -> np.ndarray:
         """Up to `many` slots that hold no row: new ones, and those of evicted rows."""

@@ -154,8 +154,9 @@ OnBucket = Callable[[int, Any], None]
 class StepResult:
     """The outcome of one forward and backward pass.
 
-    A `step` leaves all but `dense` and `statistics` on the host, as a number and arrays; of a batch without labels a device's
-    scores stay there and are None. A `launch` leaves all as tensors on the model's device, where it may not be computed yet.
+    A `step` leaves rows' gradients where the rows were, and all else but `dense` and `statistics` on the host, as a number and
+    arrays; of a batch without labels a device's scores stay there and are None. A `launch` leaves all as tensors on the
+    model's device, where it may not be computed yet.
     """
 
     loss: Any
@@ -248,7 +249,8 @@ class FlatModel:
             return self._compiled_step(batch, rows, buckets, on_bucket)
         blocks = {table: self._upload(tensor(block)) for table, block in rows.items()}
         there = self.launch(batch.to(self.device), blocks, buckets, on_bucket)
-        sent = {f"/{table}": gradient for table, gradient in there.rows.items()} | {"loss": there.loss}
+        down = (table for table, block in rows.items() if not isinstance(block, DeviceArray))
+        sent = {f"/{table}": there.rows[table] for table in down} | {"loss": there.loss}
         if batch.labels is not None or self.device.type == "cpu":
             sent["scores"] = there.scores
         came = sent
@@ -256,8 +258,8 @@ class FlatModel:
             came = self._transfers.down(sent | {"finite": there.finite()}).on_host()
         sound = bool(came["finite"]) if "finite" in came else None
         scores = came["scores"].numpy() if "scores" in came else None
-        on_host = {table: came[f"/{table}"].numpy() for table in there.rows}
-        return replace(there, loss=came["loss"].item(), rows=on_host, scores=scores, sound=sound)
+        of_rows = {table: native(came.get(f"/{table}", gradient)) for table, gradient in there.rows.items()}
+        return replace(there, loss=came["loss"].item(), rows=of_rows, scores=scores, sound=sound)
 
     def launch(
         self, batch: Batch, rows: Mapping[str, Tensor], buckets: Sequence[slice] = (), on_bucket: OnBucket | None = None

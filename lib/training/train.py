@@ -238,12 +238,15 @@ class Job:
                 stages, model = self.cluster.open(plan.seed, plan.workers).run(staged_run.run, progress)
             except torch.OutOfMemoryError as error:
                 raise BadOption(
-                    f"train: {self.title} needs more memory than the device has: {error}; fewer workers or "
-                    "a smaller batch_size need less"
+                    f"train: {self.title} needs more memory than the device has: {error}; fewer workers, "
+                    "a smaller batch_size or store.max_rows need less"
                 ) from error
         outcome = Outcomes(stages, self.cluster.evaluation_device)
         provenance = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
-        summary = self._epochs(outcome.summary(self.cluster.clock))
+        plan, cluster = stages[-1].plan, self.cluster
+        on_servers = plan.protocol.sparse.family != "replica"
+        provenance["rows"] = str(plan.row_device(cluster.evaluation_device if on_servers else cluster.device))
+        summary = self._epochs(outcome.summary(cluster.clock))
         tables = outcome.history(), summary, outcome.trace(), outcome.usage()
         run = Run(*tables, provenance, outcome.digest(), model, outcome.accesses())
         if settings.save:

@@ -20,7 +20,8 @@ from tests.toys import records
 PROTOCOLS = ("sync", "gba", "all-reduce", "ds-sync", "hybrid", "s-easgd", "oac")
 WORKERS, MORE = 2, 6
 GRAPH = {"entities": 200, "triples": 400, "dim": 8, "batch_size": 64, "negatives": 10}
-CLICKS = {"dim": 8, "hidden": (32,), "batch_size": 32, "evaluation_samples": 64}
+CLICKS = {"dim": 8, "hidden": (32,), "batch_size": 32, "evaluation_samples": 64, "vocabulary": 4}
+"""Ids so few that the short run meets them all: a new row is made on the host, and crosses once."""
 
 
 def per_step(name: str) -> dict[str, float]:
@@ -31,7 +32,7 @@ def per_step(name: str) -> dict[str, float]:
     return {what: (long[what] - short[what]) / steps for what in COLUMNS}
 
 
-COLUMNS = ("up", "bytes up", "down", "bytes down", "dense", "waits", "waits on the event loop")
+COLUMNS = ("up", "bytes up", "down", "bytes down", "dense", "row bytes", "waits", "waits on the event loop")
 
 
 def _run(name: str, steps: int, workers: int) -> Counter:
@@ -41,6 +42,7 @@ def _run(name: str, steps: int, workers: int) -> Counter:
     task = (
         workloads.get("kg-synthetic", **GRAPH, **size) if pipeline else workloads.get("criteo-dlrm", **CLICKS, **size)
     )
+    dims = {spec.dim + extra for spec in task.tables().values() for extra in (0, task.row_optimizer.columns(spec.dim))}
     dense = sum(parameter.numel() for parameter in task.model(0).parameters())
     carried_out, on_host = elsewhere.carried_out, Arrival.on_host
 
@@ -63,6 +65,8 @@ def _run(name: str, steps: int, workers: int) -> Counter:
                 note(way)
                 note(f"bytes {way}", moved.numel() * moved.element_size())
                 note("dense", moved.dim() == 1 and moved.is_floating_point() and 4 * moved.numel() > dense)
+                if moved.dim() == 2 and moved.is_floating_point() and moved.shape[1] in dims:
+                    note("row bytes", moved.numel() * moved.element_size())
                 if blocking and moved.dim():  # a number is a kernel's argument
                     wait()
         elif name in elsewhere.WAITS:

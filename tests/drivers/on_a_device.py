@@ -1,5 +1,7 @@
 """Protocols on a device that is not there: which tensors meet, what the host waits for, and the CPU's bits."""
 
+from copy import deepcopy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,14 +11,19 @@ from lib import LocalCluster, VirtualCluster, protocols, train, workloads
 from lib.cluster.local import LocalSite
 from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.trainer import Trainer
+from lib.errors import BadOption
 from lib.results.outcome import digest
 from lib.store.dense import DenseStore
-from lib.store.optim import SGD, Adagrad, Adam
+from lib.store.device import DeviceTable
+from lib.store.optim import SGD, Adagrad, Adam, Momentum, Optimizer
+from lib.store.table import Table
 from notebooks.bench import device
 from notebooks.oac.replay import serial
 from tests import elsewhere, one_batch
 from tests.drivers import crossings
 from tests.toys import finals, one_of_each_composition, records
+from tests.training.stopping import assert_same
+from tests.training.test_checkpoints import train as stopped_or_whole
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 400}
 CLICKS = {"samples": 400, "batch_size": 16, "vocabulary": 40, "fields": 3, "hidden": (8,), "evaluation_samples": 50}
@@ -114,11 +121,25 @@ def test_a_merge_keeps_what_was_written_beside_it_on_the_device():
     np.testing.assert_allclose(store.pull(), 0.4, rtol=1e-6)
 
 
+@pytest.fixture
+def torch_rows(monkeypatch):
+    """The CPU's tables step with torch's operations, as a device's do, in place of numba's kernels, which round otherwise."""
+
+    def update_slots(optimizer, rows, slots, grads, mark):
+        width = grads.shape[1] + optimizer.columns(grads.shape[1])
+        block = torch.from_numpy(rows[slots, :width])
+        optimizer.update(*block.tensor_split([grads.shape[1]], dim=1), torch.from_numpy(np.array(grads)))
+        rows[slots, :width] = block
+        rows.view(np.int32)[slots, mark[0]] = mark[1]
+
+    monkeypatch.setattr(Optimizer, "update_slots", update_slots)
+
+
 SHARING = [name for name in protocols.ALL if protocols.ALL[name].family != "pipeline"]
 
 
 @pytest.mark.parametrize("name", one_of_each_composition(SHARING))
-def test_every_other_protocol_has_the_bits_of_the_cpu_too(name):
+def test_every_other_protocol_has_the_bits_of_the_cpu_too(name, torch_rows):
     """With one worker that reads nothing ahead, so that there is one order of readings and updates; in the background models are
     mixed when a clock says so."""
     rule = protocols.get(name, **{"hybrid": {"tau": 0}, "semi-sync": {"pull_ahead": 0}}.get(name, {}))
@@ -131,7 +152,7 @@ def test_every_other_protocol_has_the_bits_of_the_cpu_too(name):
 
 
 @pytest.mark.parametrize("name", one_of_each_composition(protocols.ALL))
-def test_simulated_time_on_a_device_has_the_schedule_and_the_bits_of_the_cpu(name):
+def test_simulated_time_on_a_device_has_the_schedule_and_the_bits_of_the_cpu(name, torch_rows):
     """Of all protocols, evaluation included. The dense optimiser is Adam: torch fuses Adagrad on the CPU alone, and its fused
     kernel rounds otherwise, by some 1e-8 a step."""
     pipeline = protocols.ALL[name].family == "pipeline"
@@ -151,11 +172,80 @@ def test_simulated_time_on_a_device_has_the_schedule_and_the_bits_of_the_cpu(nam
     assert str(here.summary) == str(there.summary)
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [SGD(lr=0.1), Momentum(lr=0.1), Adagrad(lr=0.1, rowwise=True), Adam(lr=0.01, weight_decay=0.1, weight_bound=0.5)],
+    ids=lambda each: each.name,
+)
+@pytest.mark.parametrize("limit", [None, 45, 20])
+def test_a_table_on_the_device_is_the_table_of_the_host(optimizer, limit):
+    """Through pushes, sums of several workers' pushes, assignments, growth, and checkpoints that either goes on with; rows are
+    evicted in the same order, and with room for 20 some of 30 find none."""
+    rng = np.random.default_rng(0)
+    tables = [Table(4, optimizer, seed=3, max_rows=limit), _table(optimizer, capacity=2, max_rows=limit)]
+    for step in range(12):
+        once = rng.permutation(60)[:30].astype(np.int64) * 2**33
+        ids = once if step % 3 else np.concatenate([once, once[::2]])
+        grads, weights = rng.standard_normal((ids.size, 4), np.float32), rng.integers(0, 3, ids.size).astype(np.float32)
+        decayed = []
+        for table in tables:
+            assert np.asarray(table.pull(once)).shape == (30, 4)
+            if step % 3:
+                table.push(ids, grads, step, distinct=True, rate=0.5)
+            else:
+                table.push(ids, grads, step)
+                decayed.append(table.update(ids, grads, step, weights=weights, divisor=step % 2 * 2 or None))
+            table.assign(once[:3], np.full((3, 4), step, np.float32))
+        assert len({*decayed}) <= 1
+        if step == 6:  # each goes on with the other's checkpoint
+            kept = [deepcopy(table.dump()) for table in tables]
+            for table, other in zip(tables, kept[::-1], strict=True):
+                table.restore(other)
+    here, there = (table.export() for table in tables)
+    assert tables[0].lost == tables[1].lost and tables[0].evicted == tables[1].evicted
+    assert (
+        len(here) == (limit or 60) and np.array_equal(here.ids, there.ids) and np.array_equal(here.stamps, there.stamps)
+    )
+    np.testing.assert_allclose(there.block, here.block, rtol=1e-5, atol=1e-6)
+    again = _table(optimizer, max_rows=limit)
+    again.load(there)
+    assert np.array_equal(again.export().block, there.block) and np.array_equal(again.ids(), there.ids)
+    assert tables[1].nbytes > there.block.nbytes
+
+
+@pytest.mark.parametrize("name", ["gba", "2d-sparse", "a correction with a memory", "a cache that a pause ends"])
+def test_a_resumed_run_there_equals_the_uninterrupted_one(name, reports, monkeypatch):
+    cluster = VirtualCluster(workers=3, servers=2, slowdown=0.7, device=str(elsewhere.DEVICE))
+    whole = stopped_or_whole(name, cluster=cluster)
+    stopped_or_whole(name, cluster=cluster, dies_after=27, monkeypatch=monkeypatch)
+    assert_same(stopped_or_whole(name, cluster=cluster, resume=True), whole)
+    assert whole.provenance["rows"].startswith(elsewhere.NAME)
+
+
+def test_to_look_at_a_row_on_the_device_makes_none():
+    table = _table(SGD(lr=1.0))
+    table.pull(np.array([5]))
+    first = Table(4, SGD(lr=1.0), seed=3).pull(np.array([5, 6, 7]))
+    assert np.array_equal(np.asarray(table.peek(np.array([5, 6, 7]))), first) and len(table) == 1
+
+
+def test_no_timestamps_are_compared_on_a_device():
+    table = _table(SGD(lr=1.0))
+    with pytest.raises(BadOption, match="a host store compares those"):
+        table.write(table.read(np.array([1])))
+
+
+def _table(optimizer, **options):
+    return DeviceTable(4, optimizer, seed=3, device=elsewhere.DEVICE, **options)
+
+
 @pytest.mark.parametrize("name", crossings.PROTOCOLS)
-def test_a_step_waits_once_and_no_dense_parameters_cross(name):
-    """Its loss, scores, rows' gradients and whether they are finite come down together; nobody waits on the event loop."""
+def test_a_step_waits_once_and_no_parameters_cross(name):
+    """Its loss, scores and whether they are finite come down together; nobody waits on the event loop. OAC's rows lie on the
+    host, and cross."""
     step = crossings.per_step(name)
     assert step["waits"] <= 1 and step["waits on the event loop"] == 0 and step["dense"] == 0
+    assert (step["row bytes"] == 0) == (name != "oac")
 
 
 @pytest.mark.parametrize(
