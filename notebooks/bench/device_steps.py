@@ -1,9 +1,11 @@
 """How fast a device computes a training step, from its ceilings up: plain torch, a step of ours alone, workers together,
 and simulated time. Each figure has next to it what we expect on an H100; most expectations are arithmetic, not measurements."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,10 +16,15 @@ from torch.nn import functional as F
 import lib
 from lib import Workload
 from lib.store.dense import DenseStore
-from lib.tasks.flat_model import FlatModel, native
+from lib.store.device import DeviceTable
+from lib.store.table import Table
+from lib.tasks.flat_model import Batch, FlatModel, native, tensor
+from notebooks.bench.captured import CapturedStep, replay_of
 from notebooks.calibration import fidelity
 
 FIELDS, DIM, NUMBERS, HIDDEN, VOCABULARY = 26, 64, 13, (512, 256), 10_000
+BATCHES = 8
+"""Batches that take turns in a step that is measured alone."""
 TOGETHER = ("sync", "gba", "s-easgd", "all-reduce")
 Row = dict[str, Any]
 
@@ -163,48 +170,50 @@ def _plain_step(bench: Bench, batch: int, way: str) -> Callable[[], Any]:
             sums.index_copy_(0, once, squares)
             table.index_copy_(0, once, rows.detach().addcdiv(rows.grad, squares.sqrt().add_(1e-8), value=-0.01))
 
-    return step if way == "eager" else captured(step)
-
-
-def captured(step: Callable[[], Any]) -> Callable[[], Any]:
-    """A graph of a function that waits for nothing and whose tensors stay where they are."""
-    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+    return step if way == "eager" else replay_of(step)
 
 
 def our_step(bench: Bench) -> Iterator[Row]:
-    """A worker's step without its surroundings: parameters on the device, rows from the host; and what a graph of its forward
-    and backward pass would take."""
-    for batch, expected in zip(bench.batches, (("1 to 3", "0.4 to 0.6"), ("10 to 18", "4 to 5")), strict=True):
-        task = bench.task(batch)
-        model, drawn = FlatModel(task.model(0), bench.device), task.batch(0, 0)
-        dim = task.tables()["feature"].dim
-        rows = {
-            "feature": np.random.default_rng(0).standard_normal((len(drawn.ids["feature"]), dim)).astype(np.float32)
-        }
-        store = DenseStore(model.vector.cpu(), task.dense_optimizer, device=bench.device)
+    """A worker's step without its surroundings, over batches that differ: rows from the host, then in a table of the device, then
+    with a captured forward and backward pass."""
+    expected = {"rows from the host": ("1 to 3", "10 to 18")}
+    expected |= {"rows on the device": ("1 to 3", "6 to 8"), "rows on the device, captured": ("0.5 to 0.8", "4 to 5")}
+    for size, (way, ours) in itertools.product((0, 1), expected.items()):
+        batch = bench.batches[size]
+        alone, _ = bench.seconds(_our_step(bench, batch, way))
+        yield figure(f"our step, {way}", 1e3 * alone, "ms", ours[size], batch=batch)
 
-        def step(model=model, store=store, drawn=drawn, rows=rows) -> None:
-            model.load(native(store.values))
-            store.apply(model.step(drawn, rows).dense)
 
-        alone, _ = bench.seconds(step)
-        yield figure("our step", 1e3 * alone, "ms", expected[0], batch=batch)
-        if bench.cuda:
-            there, blocks = (
-                drawn.to(bench.device),
-                {name: torch.as_tensor(each).to(bench.device) for name, each in rows.items()},
-            )
-            model.launch(there, blocks)  # checks its buffers, once
-            replay = captured(lambda model=model, there=there, blocks=blocks: model.launch(there, blocks))
-            yield figure("its passes, captured", 1e3 * bench.seconds(replay)[1], "ms", expected[1], batch=batch)
+def _our_step(bench: Bench, batch: int, way: str) -> Callable[[], Any]:
+    task = bench.task(batch, BATCHES)
+    [(name, spec)] = task.tables().items()
+    model = FlatModel(task.model(0), bench.device)
+    dense = DenseStore(model.vector.cpu(), task.dense_optimizer, device=bench.device)
+    kind = Table if way == "rows from the host" else partial(DeviceTable, device=model.device)
+    table = kind(spec.dim, task.row_optimizer, seed=0, scale=spec.scale)
+    batches, steps = itertools.cycle([task.batch(0, index) for index in range(BATCHES)]), {}
+
+    def captured(drawn: Batch, rows: dict[str, Any]) -> Any:
+        drawn, blocks = drawn.to(model.device), {name: tensor(rows[name])}
+        form = CapturedStep.form(drawn, blocks)
+        if form not in steps:
+            steps[form] = CapturedStep(model, drawn, blocks)
+        result = steps[form](drawn, blocks)
+        bool(result.finite())  # what a step brings down
+        return replace(result, rows={name: native(result.rows[name])})
+
+    def step() -> None:
+        drawn = next(batches)
+        ids = drawn.ids[name]
+        model.load(native(dense.values))
+        rows = {name: table.pull(ids)}
+        result = captured(drawn, rows) if way.endswith("captured") else model.step(drawn, rows)
+        dense.apply(result.dense)
+        table.push(ids, result.rows[name], 1, distinct=True)
+
+    for _ in range(BATCHES):  # which meets all rows and all forms
+        step()
+    return step
 
 
 def workers_together(bench: Bench) -> Iterator[Row]:
