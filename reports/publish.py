@@ -27,7 +27,7 @@ from reports import claims, runner
 from reports.claims import Verdict
 from reports.index import FRONT, front, sheets
 from reports.page import LARGEST, render, with_navigation, with_verdicts
-from reports.readme import readme
+from reports.readme import readme, with_card
 from reports.runner import Experiment
 
 PROFILE = "laptop"
@@ -72,6 +72,8 @@ def publish() -> Path:
             page = stage / f"{name}.html"
             _write(page, with_navigation(page.read_text(encoding="utf-8"), name, names))
         _write_front(stage, shown)
+        if (card := stage / "gpu" / "README.md").exists():
+            _write(card, with_card(card.read_text(encoding="utf-8"), stage))
         text = readme(stage, claims.verdicts(stage, WAITS))
         stage.chmod(0o755)  # a temporary folder's 0700 would hide it
         paths.replace_folder(stage, target)

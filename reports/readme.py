@@ -1,6 +1,9 @@
-"""README's generated parts: what was found, the table of protocols, and the table of papers, all from a reference folder."""
+"""README's generated parts: what was found, the tables of protocols and of papers, and when a card was last used, all from a
+reference folder."""
 
+import json
 import re
+import subprocess
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -16,6 +19,8 @@ GENERATED = "`python -m reports.publish` writes this part"
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 NUMBER = "<!-- protocols: -->"
 """Stands before the number of protocols."""
+CARD = re.compile(r"(<!-- card: -->)[^.]*\.")
+"""The sentence about the last run on a card."""
 SAID = {
     "reproduced": "are reproduced",
     "other size": "hold in direction but not in size",
@@ -43,7 +48,20 @@ def readme(folder: Path, verdicts: list[Verdict]) -> str:
         if not (found and closed):
             raise NoPlace(f"{path} has no place for the {name}: a line {start} and after it a line {end}")
         text = f"{before}{start}\n{block}\n{end}{after}"
-    return re.sub(rf"({NUMBER})\d+", rf"\g<1>{len(compare_figure.members())}", text)
+    return with_card(re.sub(rf"({NUMBER})\d+", rf"\g<1>{len(compare_figure.members())}", text), folder)
+
+
+def with_card(text: str, folder: Path) -> str:
+    """The text with today's sentence about the last run on a card, if it has one."""
+    return CARD.sub(lambda found: f"{found[1]}{last_card(folder)}", text)
+
+
+def last_card(folder: Path) -> str:
+    """Whether `lib` is what a card last ran, by the commit that is stored with the figures of that run."""
+    made = json.loads((folder / "gpu" / "machine.json").read_text(encoding="utf-8"))["commit"].rstrip("+")
+    git = ["git", "-C", str(paths.root()), "diff", "--quiet", made, "--", "lib"]
+    same = subprocess.run(git, capture_output=True, check=False).returncode == 0
+    return f"Run on a card at commit {made[:7]}." if same else f"Not run on a card since commit {made[:7]}."
 
 
 def findings(folder: Path, verdicts: list[Verdict]) -> str:
