@@ -218,8 +218,8 @@ class Plan:
         }
 
     def row_device(self, device: Any) -> torch.device:
-        """Where a part that computes on a device keeps rows: there, unless they outlive its process or the host encodes or
-        sums them."""
+        """Where a part on a device keeps its rows: on that device, or on the host if rows outlive the process, are encoded, or
+        are summed."""
         kept = self.store.shared_memory or self.store.mapped or self.store.pooling == "server" or self.embedding_workers
         coded = not type(self.store.rows) is type(self.store.gradients) is Fp32
         return CPU if kept or coded or self.protocol.dense.family == "pipeline" else torch.device(device)
