@@ -17,7 +17,7 @@ from lib.errors import BadOption, NotFinite
 from lib.protocols import get
 from lib.tasks.flat_model import FlatModel
 
-LARGE = 2_000_000
+LARGE = 250_000
 """Elements of an array that Ray carries through shared memory, and a thread copies for a while."""
 HEAVY = Work(flops=1e6)
 """Enough for LocalCluster and RayCluster to use a thread."""
@@ -111,6 +111,9 @@ def test_a_part_is_hosted_called_and_computes_where_it_stands(cluster):
     assert squares == (49, 49) and 0.05 <= slept < 60 and elapsed >= slept
 
 
+@pytest.mark.parametrize(
+    "cluster", ["virtual", "local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.nightly])], indirect=True
+)
 def test_a_restored_world_has_the_clock_of_its_state(cluster):
     async def main(world):
         part = await world.host(Part, node="worker0")

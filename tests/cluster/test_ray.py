@@ -177,45 +177,6 @@ print(json.dumps({**summary, "killed": killed, "machines": used}))
 """
 
 
-LISTENING = """
-import json
-import os
-
-import psutil
-
-import lib
-
-found = set()
-
-
-def progress(samples):
-    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-        try:
-            connections = process.net_connections("tcp")
-        except psutil.Error:  # it has ended
-            continue
-        found.update(each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN)
-
-
-job = lib.Job.of("ctr-synthetic", "ds-sync", "ray", samples=400, workers=2, save=False, **json.loads(os.environ["TASK"]))
-job.run(progress)
-print(json.dumps(sorted(found)))
-"""
-
-
-@pytest.mark.ray
-def test_on_one_machine_everything_listens_on_the_loopback_address(reports):
-    """Torch's store and Ray's servers listened on all addresses; the store has no authentication."""
-    pytest.importorskip("ray")
-    environment = os.environ | {"TASK": json.dumps(TASK)}
-    done = subprocess.run(
-        [sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=300, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    addresses = {each.removeprefix("::ffff:") for each in json.loads(done.stdout.strip().splitlines()[-1])}
-    assert addresses == {"127.0.0.1"}
-
-
 @pytest.mark.nightly
 @pytest.mark.ray
 @READS_PROC

@@ -10,6 +10,7 @@ import pytest
 import lib
 from lib.command_line import main
 from lib.errors import BadOption, UnknownOption
+from lib.protocols import ALL
 from notebooks import study
 from notebooks.advisor import advice, trial
 from notebooks.advisor import compare as comparison
@@ -24,6 +25,13 @@ SMALL = {"workers": 4, "samples": 6_400, "evaluation_samples": 2_000, "slowdown"
 def made(**columns):
     usual = {"rate": 1.0, "best": 1.0, "samples/s": 1e6, "bytes/sample": 400.0, "age": 0.5}
     return Comparison(pd.DataFrame(usual | columns), "auc", 0.9)
+
+
+@pytest.fixture
+def some_protocols(monkeypatch):
+    """Those of which advice is asked: one or two of each family, and the two that it leaves out."""
+    some = ("sync", "async", "gba", "hop-bw", "s-easgd", "ds-sync", "local-sgd", "hybrid", "oac", "frozen")
+    monkeypatch.setattr(advice, "ALL", {name: ALL[name] for name in some})
 
 
 @pytest.fixture
@@ -159,7 +167,7 @@ def test_a_figure_of_no_known_kind_is_refused_before_anything_runs(capsys):
     assert "--figure is 'figure.txt'; expected a file that ends with .png, .svg or .pdf" in capsys.readouterr().err
 
 
-def test_advice_tries_every_protocol_and_compares_the_soonest(capsys):
+def test_advice_tries_every_protocol_and_compares_the_soonest(some_protocols, capsys):
     hasty = {"dense_optimizer": {"name": "adam", "lr": 0.1}, "row_optimizer": {"name": "adam", "lr": 0.1}}
     found = lib.advise("clicks-light", "virtual", keep=2, seeds=2, iota=1, **SMALL, **hasty)
     tried = found.tried.set_index("protocol")
@@ -234,7 +242,7 @@ def test_an_advice_begins_with_the_doubt_where_there_are_few_updates(updates, fi
     assert json.loads(capsys.readouterr().out)["without_loss"] == "sync"
 
 
-def test_who_cannot_be_run_with_so_few_samples_stops_no_advice(capsys):
+def test_who_cannot_be_run_with_so_few_samples_stops_no_advice(some_protocols, capsys):
     """Of 16 workers each has one batch, and local-sgd mixes every eight."""
     assert main(["advise", "--workers=16", "--samples=1024", "--seeds=2", "--keep=1", "-oevaluation_samples=500"]) == 0
     printed = capsys.readouterr().out

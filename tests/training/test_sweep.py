@@ -126,26 +126,6 @@ def test_a_job_that_fails_stops_no_other(reports):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_what_a_killed_process_had_under_way_is_made_here(reports):
-    runs = lib.sweep([small(Dies(home=os.getpid())), small(), small(seed=1)], processes=2)
-    assert [run.summary["samples"] for run in runs] == [320] * 3
-    assert len(list((reports / "runs").iterdir())) == 3
-
-
-def test_the_processes_stay_beside_those_of_joblib_and_are_replaced_once_killed(reports, tmp_path):
-    """joblib's are loky's own reusable ones, which a person's notebook may use next to a sweep."""
-    (folder := tmp_path / "processes").mkdir()
-    jobs = [small(Where(folder=str(folder)), seed=seed) for seed in range(6)]
-    lib.sweep(jobs[:2], processes=2)
-    assert Parallel(2)(delayed(abs)(each) for each in (-1, -2)) == [1, 2]
-    first = set(os.listdir(folder))
-    for process in first:
-        os.kill(int(process), signal.SIGKILL)
-    assert len(lib.sweep(jobs[2:4], processes=2)) == 2  # made here, if the loss is noticed only now
-    lib.sweep(jobs[4:], processes=2)
-    assert str(os.getpid()) not in first and set(os.listdir(folder)) - first - {str(os.getpid())}
-
-
 def test_a_class_that_no_other_process_can_import_travels(reports, tmp_path):
     class Local(Where):
         """As a notebook's."""
@@ -171,6 +151,26 @@ def test_a_wall_clock_is_not_shared(reports, tmp_path):
     jobs = [small(Where(folder=str(folder)), cluster=lib.LocalCluster(workers=2), seed=seed) for seed in range(2)]
     assert {run.summary["clock"] for run in lib.sweep(jobs, processes=2)} == {"wall"}
     assert os.listdir(folder) == [str(os.getpid())]
+
+
+def test_the_processes_stay_beside_those_of_joblib_and_are_replaced_once_killed(reports, tmp_path):
+    """joblib's are loky's own reusable ones, which a person's notebook may use next to a sweep."""
+    (folder := tmp_path / "processes").mkdir()
+    jobs = [small(Where(folder=str(folder)), seed=seed) for seed in range(6)]
+    lib.sweep(jobs[:2], processes=2)
+    assert Parallel(2)(delayed(abs)(each) for each in (-1, -2)) == [1, 2]
+    first = set(os.listdir(folder))
+    for process in first:
+        os.kill(int(process), signal.SIGKILL)
+    assert len(lib.sweep(jobs[2:4], processes=2)) == 2  # made here, if the loss is noticed only now
+    lib.sweep(jobs[4:], processes=2)
+    assert str(os.getpid()) not in first and set(os.listdir(folder)) - first - {str(os.getpid())}
+
+
+def test_what_a_killed_process_had_under_way_is_made_here(reports):
+    runs = lib.sweep([small(Dies(home=os.getpid())), small(), small(seed=1)], processes=2)
+    assert [run.summary["samples"] for run in runs] == [320] * 3
+    assert len(list((reports / "runs").iterdir())) == 3
 
 
 SCRIPT = """
