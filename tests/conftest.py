@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-os.environ["OMP_NUM_THREADS"] = "1"
-"""At these sizes torch's threads only wait for one another, which takes three times the processor's time."""
+# At these sizes torch's threads only wait for one another, and other processes begin for longer than they work.
+os.environ |= {"OMP_NUM_THREADS": "1", "LOCKSTEP_PROCESSES": "1"}
 
 # On a busy machine an example may take any time, and the first one that imports scipy does.
 settings.register_profile("lockstep", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -50,7 +50,8 @@ def test_sweep_then_interrupt_then_sweep_again(kernel):
     manager, client = kernel
     jobs = 'jobs = [dict(workload="quadratic", protocol="gba", cluster="virtual", workers=2, seed=s) for s in range(4)]'
     sweep = (
-        "print([run.summary['samples'] for run in lib.sweep([{**job, 'samples': 320, 'save': False} for job in jobs])])"
+        "runs = lib.sweep([{**job, 'samples': 320, 'save': False} for job in jobs], processes=2)\n"
+        "print([run.summary['samples'] for run in runs])"
     )
     assert execute(client, f"import lib\n{jobs}\n{sweep}") == ("[320, 320, 320, 320]\n", None)
     endless = "lib.sweep([{**job, 'samples': 10**9, 'save': False} for job in jobs], processes=2)"

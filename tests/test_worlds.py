@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import lib
 from lib import LocalCluster, RayCluster, VirtualCluster, protocols, workloads
 from lib.protocols import ALL, Pair, get
-from tests.toys import clicks, finals, records
+from tests.toys import clicks, diagonal, finals, records
 
 CLICKS = clicks(500, 48)
 GRAPH = workloads.get(
@@ -81,8 +81,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("kind", ["virtual", "local"])
+@pytest.mark.parametrize("pair, kind", diagonal(PAIRS, ["virtual", "local"]))
 def test_a_pair_of_rules_trains(pair, kind):
     run = lib.train(CLICKS, pair, KINDS[kind](workers=2), save=False)
     owes(run, CLICKS, "virtual" if kind == "virtual" else "wall")

@@ -1,6 +1,7 @@
 """Many runs at once: the same bits as one by one, wherever they are made, and from wherever they are asked for."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,6 +63,19 @@ class Where(QuadraticBowl):
 
 def small(workload="quadratic", **more):
     return {"workload": workload, "protocol": "gba", "cluster": lib.VirtualCluster(workers=2), "samples": 320, **more}
+
+
+@pytest.fixture(scope="module")
+def folder_of_all(tmp_path_factory):
+    return tmp_path_factory.mktemp("sweep") / "reports"
+
+
+@pytest.fixture
+def reports(folder_of_all, monkeypatch):
+    """The same folder for all, empty: other processes know theirs from their start, and another folder takes other processes."""
+    shutil.rmtree(folder_of_all, ignore_errors=True)
+    monkeypatch.setenv("LOCKSTEP_REPORTS", str(folder_of_all))
+    return folder_of_all
 
 
 def test_a_run_is_the_same_wherever_it_is_made(reports):
