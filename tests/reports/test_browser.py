@@ -64,20 +64,25 @@ def chromium(path, *options):
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def probed(html, width, tmp_path):
-    """What a script finds on the page in a frame of that width; only a copy, without the page's policy, may run one."""
-    copy, frame = tmp_path / "probed.html", tmp_path / "frame.html"
-    html = re.sub(POLICY, "", html)
-    script = f"addEventListener('load', () => {{{PROBE} parent.postMessage(document.title, '*')}})"
-    copy.write_text(html.replace("</body>", f"<script>{script}</script></body>"))
-    told = "onmessage = (e) => document.querySelector('pre').textContent = e.data"
-    frame.write_text(
-        f"<iframe width={width} height=40000 style='border:0' src={copy.name}></iframe><pre></pre><script>{told}</script>"
+def probed(pages, folder):
+    """What a script finds on each page, name -> HTML and width, in a frame of that width, and what the browser complains of; only
+    a copy, without the page's policy, may run a script."""
+    frames = ""
+    for number, (html, width) in enumerate(pages.values()):
+        script = f"addEventListener('load', () => {{{PROBE} parent.postMessage([{number}, document.title], '*')}})"
+        copy = re.sub(POLICY, "", html).replace("</body>", f"<script>{script}</script></body>")
+        (folder / f"probed{number}.html").write_text(copy)
+        frames += f"<iframe width={width} height=40000 style='border:0' src=probed{number}.html></iframe>"
+    told = "const found = {}; onmessage = (e) => { found[e.data[0]] = JSON.parse(e.data[1].slice('PROBE'.length)); "
+    told += "document.querySelector('pre').textContent = 'PROBE' + JSON.stringify(found) }"
+    (folder / "frame.html").write_text(f"<pre></pre><script>{told}</script>{frames}")
+    dom, console = chromium(
+        folder / "frame.html", "--window-size=1400,4000", "--virtual-time-budget=10000", "--dump-dom"
     )
-    dom, console = chromium(frame, "--window-size=1400,4000", "--virtual-time-budget=5000", "--dump-dom")
     found = re.search(r"<pre>PROBE(.*?)</pre>", dom, re.DOTALL)
     assert found, dom[-500:]
-    return json.loads(unescape(found[1])), console
+    results = json.loads(unescape(found[1]))
+    return {name: results[str(number)] for number, name in enumerate(pages)}, console
 
 
 @pytest.fixture(scope="module")
@@ -101,22 +106,28 @@ def house(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize("page", ["index.html", "gba/index.html", "rules.html", "gba/one.html"])
-@pytest.mark.parametrize("width", [390, 800, 1280, "A4"])
-def test_nothing_overlaps_runs_out_or_is_fetched(house, tmp_path, page, width):
-    html = (house.reports / page).read_text(encoding="utf-8")
-    if width == "A4":  # 210 mm less two margins of a centimetre, with the rules for paper
-        html, width = html.replace("@media print", "@media all"), 718
-    found, console = probed(html, width, tmp_path)
-    assert found == {"wide": width, "faults": [], "fetched": [], "images": True} and console == []
+WIDTHS = {390: 390, 800: 800, 1280: 1280, "A4": 718}
+"""A4: 210 mm minus two margins of a centimetre, with the rules for paper."""
+
+
+def test_nothing_overlaps_runs_out_or_is_fetched(house, tmp_path):
+    pages = {}
+    for page in ("index.html", "gba/index.html", "rules.html", "gba/one.html"):
+        html = (house.reports / page).read_text(encoding="utf-8")
+        for name, width in WIDTHS.items():
+            pages[page, name] = html.replace("@media print", "@media all") if name == "A4" else html, width
+    found, console = probed(pages, tmp_path)
+    for (page, name), what in found.items():
+        sound = {"wide": WIDTHS[name], "faults": [], "fetched": [], "images": True}
+        assert what == sound, f"{page} at {name}"
+    assert console == []
 
 
 def test_the_policy_lets_the_page_itself_be(house, tmp_path):
     """Shown as it is, a page is complete without a complaint, and it can be printed."""
     for page in ("index.html", "gba/index.html", "gba/one.html"):
-        _, console = chromium(house.reports / page, "--dump-dom")
+        _, console = chromium(house.reports / page, f"--print-to-pdf={tmp_path / 'page.pdf'}")
         assert console == []
-        chromium(house.reports / page, f"--print-to-pdf={tmp_path / 'page.pdf'}")
         assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
@@ -124,7 +135,7 @@ def test_a_page_that_runs_out_is_found(tmp_path):
     """The probe itself: planted faults."""
     html = """<html><head></head><body style="margin:0"><p style="width:900px">wide</p><img src="data:," alt="">
     <p style="height:20px;margin:0">one</p><p style="margin-top:-15px">two</p><img src="nowhere.png" alt="x"></body></html>"""
-    found, _ = probed(html, 390, tmp_path)
+    found = probed({"planted": (html, 390)}, tmp_path)[0]["planted"]
     assert any("the page is 900 wide of 390" in fault for fault in found["faults"])
     assert {fault.split(":")[0] for fault in found["faults"]} >= {"runs out", "overlap", "without words"}
     assert not found["images"]
