@@ -16,11 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
-from lib import paths
-from lib.options.yaml_source import load
 from lib.protocols import ALL
 from reports import palette
 from reports.claims import interval
+from reports.families import families, members, protocols
 from reports.plots import WIDTH, style
 from reports.quantities import plus_minus
 
@@ -36,29 +35,6 @@ PAIRED = ("speed", "quality", "less")
 """Columns that are compared with Sync's run of the same seed."""
 SIDES = [(right, up) for up in (7, -8, 19, -20, 31, -32, 43, -44, 55, -56) for right in (7, -7)]
 """Points from a mark to its name, the nearest first."""
-
-
-def protocols() -> dict[str, Any]:
-    """`notebooks/protocols.yaml`: the families of protocols, and what README and index say of the measurement."""
-    path = paths.notebooks() / "protocols.yaml"
-    return load(path) if path.exists() else {"families": [], "measured": "", "depends_on": ""}
-
-
-def families() -> list[dict[str, Any]]:
-    """Each with its name, its colour, its members, what they have in common, and where to use them. A registered protocol that
-    the file does not name joins the family that takes its contract."""
-    found = [each | {"members": [*each["members"]]} for each in protocols()["families"]]
-    named = {name for each in found for name in each["members"]} | {"frozen"}
-    for each in found:
-        each["members"] += [
-            name for name, rule in ALL.items() if name not in named and rule.family == each.get("takes")
-        ]
-    return found
-
-
-def members() -> list[str]:
-    """Every protocol, in the families' order."""
-    return [name for each in families() for name in each["members"]]
 
 
 def read(folder: Path) -> pd.DataFrame | None:
@@ -108,19 +84,12 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
-def tone(name: str) -> str:
-    """The colour of a protocol's family; a combination has that of its rows' rule."""
-    first = name.split("+")[0]
-    found = (each["colour"] for each in families() if first in each["members"])
-    return getattr(palette, next(found).upper()) if first in members() else palette.colour(name)[0]
-
-
 def legend(fig: Figure, names: Iterable[str]) -> None:
     """Add the families of these protocols below a figure."""
     firsts = {name.split("+")[0] for name in names}
     for each in families():
         if not firsts.isdisjoint(each["members"]):
-            fig.axes[0].plot([], [], "o", color=getattr(palette, each["colour"].upper()), label=each["family"])
+            fig.axes[0].plot([], [], "o", color=palette.colour(each["members"][0])[0], label=each["family"])
     fig.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
 
 
@@ -137,7 +106,7 @@ def figure(data: pd.DataFrame) -> Figure:
         fig = Figure(figsize=(WIDTH, 4.6), layout="constrained")
         ax = fig.subplots()
         for row in firsts:
-            look = {"color": tone(row.protocol)}
+            look = {"color": palette.colour(row.protocol)[0]}
             ax.plot([row.speed_low, row.speed_high], [row.quality] * 2, **look, linewidth=1, alpha=0.35)
             ax.plot([row.speed] * 2, [row.quality_low, row.quality_high], **look, linewidth=1, alpha=0.35)
             ax.plot(row.speed, row.quality, "o", **look, markersize=7)
@@ -150,7 +119,9 @@ def figure(data: pd.DataFrame) -> Figure:
         for group in groups:
             first, *more = in_order(group["protocol"])
             names.append(f"{first} and {len(more)} more" if len(more) > 1 else ", ".join([first, *more]))
-        name_marks(ax, names, [(row.speed, row.quality) for row in firsts], [tone(row.protocol) for row in firsts])
+        name_marks(
+            ax, names, [(row.speed, row.quality) for row in firsts], [palette.colour(row.protocol)[0] for row in firsts]
+        )
     return fig
 
 
@@ -223,8 +194,8 @@ def _found(table: pd.DataFrame, name: str) -> str:
     )
 
 
-def front(data: pd.DataFrame) -> dict[str, list[str]]:
-    """The answer for README and front page, and how it was measured, with links as [text](page)."""
+def front(data: pd.DataFrame, conditions: pd.DataFrame | None = None) -> dict[str, Any]:
+    """The answer for README and front page, how it was measured, with links as [text](page), and every condition's numbers."""
     number = data["protocol"].nunique() - 1  # without the frozen model
     words, untrained = protocols(), data.loc[data["protocol"] == "frozen", "auc"].mean()
     counts = {"measured": number, "all": len(members()), "except": _unmeasured({*data["protocol"]})}
@@ -233,7 +204,8 @@ def front(data: pd.DataFrame) -> dict[str, list[str]]:
         "Each protocol used the best of a few learning rates, tuned on a separate seed with equally fast workers. Differences "
         f"are paired by seed; intervals are 95 % over {data['seed'].nunique()} seeds. Untrained, the AUC is {untrained:.2f}."
     )
-    return {"answer": answer(data), "about": [about[0], method, about[1]]}
+    measured = {} if conditions is None else measurements(conditions)
+    return {"answer": answer(data), "about": [about[0], method, about[1]], "measured": measured}
 
 
 def _unmeasured(names: Collection[str]) -> str:
@@ -250,23 +222,36 @@ def read_conditions(folder: Path) -> pd.DataFrame | None:
     return pd.read_csv(path) if path.exists() else None
 
 
+def paired(data: pd.DataFrame) -> pd.DataFrame:
+    """Each run compared with Sync's of the same condition and seed: `speed`, a multiple, and `auc`, a difference."""
+    sync = data[data["protocol"] == "sync"].set_index(["condition", "seed"])
+    same = sync.loc[pd.MultiIndex.from_frame(data[["condition", "seed"]])]
+    speed = data["samples/s"].to_numpy() / same["samples/s"].to_numpy()
+    auc = data["metric"].to_numpy() - same["metric"].to_numpy()
+    return data.assign(speed=speed, auc=auc)[data["protocol"] != "frozen"]
+
+
+def measurements(data: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
+    """Condition -> protocol -> speed as a multiple of Sync's with its interval, and AUC minus Sync's with its interval."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for (condition, name), group in paired(data).groupby(["condition", "protocol"], sort=False):
+        numbers = [round(x, 5) + 0.0 for column in ("speed", "auc") for x in interval(group[column])]
+        found.setdefault(condition, {})[name] = numbers
+    return found
+
+
 def advice(data: pd.DataFrame, names: Iterable[str]) -> tuple[str, str, str]:
     """Where these protocols train faster than Sync, where all of them are slower, and what they lose: the conditions with the
     speed of the fastest, as a multiple of Sync's, and the range of AUC minus Sync's."""
-    sync = data[data["protocol"] == "sync"].set_index(["condition", "seed"])
-    mine = data[data["protocol"].isin([*names]) & (data["protocol"] != "sync")]
+    mine = paired(data)
+    mine = mine[mine["protocol"].isin([*names]) & (mine["protocol"] != "sync")]
     if mine.empty:
         return "–", "–", "–"
-    same = sync.loc[pd.MultiIndex.from_frame(mine[["condition", "seed"]])]
-    mine = mine.assign(
-        speed=mine["samples/s"].to_numpy() / same["samples/s"].to_numpy(),
-        loss=mine["metric"].to_numpy() - same["metric"].to_numpy(),
-    )
-    means = mine.groupby(["condition", "protocol"], sort=False)[["speed", "loss"]].mean()
+    means = mine.groupby(["condition", "protocol"], sort=False)[["speed", "auc"]].mean()
     best = means["speed"].groupby(level="condition", sort=False).max()
     faster, slower = best[best > 1 + APART].sort_values(ascending=False), best[best < 1 - APART].sort_values()
     places = [
         ", ".join(f"{name} ({speed:.1f}×)" for name, speed in part.items()) or "none" for part in (faster, slower)
     ]
-    ends = dict.fromkeys(f"{x:.4f}".replace("-", "−") for x in (means["loss"].min() + 0.0, means["loss"].max() + 0.0))
+    ends = dict.fromkeys(f"{x:.4f}".replace("-", "−") for x in (means["auc"].min() + 0.0, means["auc"].max() + 0.0))
     return places[0], places[1], " to ".join(ends)

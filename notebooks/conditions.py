@@ -207,8 +207,8 @@ def figure(found: Mapping[str, Comparison]) -> Figure:
             firsts = [name.split(", ")[0] for name in lines["protocols"]]
             at = list(zip(lines["time"], 1e3 * lines["AUC less sync's"], strict=True))
             for name, mark in zip(firsts, at, strict=True):
-                inner = "white" if name in COMBINATIONS else compare_figure.tone(name)
-                ax.plot(*mark, "o", color=compare_figure.tone(name), mfc=inner, markersize=6)
+                inner = "white" if name in COMBINATIONS else plots.colour(name)[0]
+                ax.plot(*mark, "o", color=plots.colour(name)[0], mfc=inner, markersize=6)
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.set(title=condition, xscale="log")
             ax.margins(x=0.3, y=0.25)
@@ -223,7 +223,5 @@ def figure(found: Mapping[str, Comparison]) -> Figure:
         fig.supylabel("AUC less Sync's, 10⁻³", fontsize=9)
         compare_figure.legend(fig, [name for _, firsts, _ in shown for name in firsts])
         for ax, firsts, at in shown:
-            compare_figure.name_marks(
-                ax, firsts[:MOST_NAMES], at, [compare_figure.tone(name) for name in firsts], size=8
-            )
+            compare_figure.name_marks(ax, firsts[:MOST_NAMES], at, [plots.colour(name)[0] for name in firsts], size=8)
     return fig

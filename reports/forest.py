@@ -2,15 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from reports.claims import Case, Claim, Verdict
 from reports.claims.judge import LEAST, MOST
 from reports.markup import parts
 from reports.quantities import part_text
 
-WIDTH, ROW, TOP = 340, 30, 22
-"""In units of the drawing, which is as wide as its column: on a phone one unit is one pixel."""
+WIDTH, ROW, TOP, LONGEST = 680, 30, 42, 100
+"""In units of the drawing, and the most letters of a label."""
 LINEAR, FROM, TO = 200.0, -100.0, 2500.0
 """Per cent: the axis is linear up to twice the paper's effect, logarithmic beyond, and cut at both ends."""
 TICKS = (-100, 0, 50, 100, 200, 500, 2000)
@@ -32,41 +32,37 @@ def kept_place(percent: float) -> float:
 
 
 def forest(verdicts: Iterable[Verdict], name: str = "") -> str:
-    """The plots of these claims' cases: shares of the paper's effects, and shares of gains kept; empty where none has a share."""
-    cases = [(each, case) for each in verdicts for case in each.cases if case.part is not None]
-    effects = [pair for pair in cases if not pair[0].claim.frozen and pair[0].claim.kind == "paper"]
-    kept = [pair for pair in cases if pair[0].claim.frozen and pair[0].claim.kind == "paper"]
-    words = (
-        "In per cent, with 95 % intervals; 100 is the paper's effect, 0 is none. The tables have the claims for which the paper "
-        "gives no number."
+    """An SVG file: shares of the paper's effects, then shares of gains that are kept; empty where no case has a share."""
+    papers = [each for each in verdicts if each.claim.kind == "paper"]
+    cases = [(each, case) for each in papers for case in each.cases if case.part is not None]
+    groups = (
+        (f"Share of the paper's effect{name}, in %", place, TICKS, (100 * LEAST, 100 * MOST), False),
+        (f"Share of the gain that is kept{name}, in %", kept_place, KEPT_TICKS, (90, KEPT_TO), True),
     )
-    drawn = _plot(effects, words, f"Share of the paper's effect{name}", place, TICKS, (100 * LEAST, 100 * MOST))
-    words = (
-        "Share of the gain that is kept, in per cent, with 95 % intervals; at least 90 is asked, of some claims more."
-    )
-    return drawn + _plot(kept, words, f"Share of the gain that is kept{name}", kept_place, KEPT_TICKS, (90, KEPT_TO))
+    plots, down = [], 0
+    for title, at, ticks, band, kept in groups:
+        rows = []
+        for verdict, case in cases:
+            if (verdict.claim.frozen is not None) == kept:
+                label = " · ".join(filter(None, (verdict.claim.sentence, case.case if len(verdict.cases) > 1 else "")))
+                text = f"{label}: {case.word}, {part_text(verdict.claim, case)}"
+                ends = [_across(at, 100 * share) for share in sorted(case.part)]
+                short = label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+                rows.append({"y": TOP + ROW * len(rows), "x": ends, "word": case.word, "label": short, "text": text})
+        if rows:
+            found = Counter(row["word"] for row in rows)
+            alt = f"{title}: of {len(rows)} cases {', '.join(f'{count} {word}' for word, count in found.items())}."
+            axis = [(_across(at, tick), f"{tick}".replace("-", "−")) for tick in ticks]
+            height = TOP + ROW * len(rows) + 4
+            edges = [_across(at, edge) for edge in band]
+            plot = {"title": title, "alt": alt, "axis": axis, "band": edges, "rows": rows}
+            plots.append(plot | {"down": down, "height": height})
+            down += height + 14
+    return str(parts().forest(plots, WIDTH, down)) if plots else ""
 
 
-def _plot(
-    cases: Sequence[tuple[Verdict, Case]], caption: str, title: str, at: object, ticks: Sequence[int], band: tuple
-) -> str:
-    if not cases:
-        return ""
-
-    def x(percent: float) -> float:
-        return round(EDGE + (WIDTH - 2 * EDGE) * at(percent), 1)
-
-    rows = []
-    for count, (verdict, case) in enumerate(cases):
-        middle, low, high = (x(100 * share) for share in case.part)
-        label = " · ".join(filter(None, (verdict.claim.id, case.case)))
-        text = f"{label}: {case.word}, {part_text(verdict.claim, case)}"
-        rows.append({"y": TOP + ROW * count, "x": (low, middle, high), "word": case.word, "label": label, "text": text})
-    axis = [(x(tick), f"{tick}".replace("-", "−")) for tick in ticks]
-    found = Counter(row["word"] for row in rows)
-    alt = f"{title}: of {len(rows)} cases {', '.join(f'{count} {word}' for word, count in found.items())}."
-    size = WIDTH, TOP + ROW * len(rows) + 4
-    return str(parts().forest(title, alt, caption, size, axis, [x(edge) for edge in band], rows))
+def _across(at: Callable[[float], float], percent: float) -> float:
+    return round(EDGE + (WIDTH - 2 * EDGE) * at(percent), 1)
 
 
 def row_picture(claim: Claim, case: Case) -> str:

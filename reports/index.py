@@ -1,10 +1,9 @@
 """The front page of the reports, and a page for each paper: every experiment, run or not, and its claims' verdicts."""
 
-import base64
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from html import escape
 from pathlib import Path
@@ -12,18 +11,26 @@ from typing import Any
 
 from lib import paths
 from lib.errors import LockstepError
-from reports import claims, runner
-from reports.forest import forest
+from lib.protocols import ALL
+from reports import claims, explorer, protocol_pages, runner
+from reports.families import families
+from reports.forest import row_picture
 from reports.headlines import headline
-from reports.markup import style, templates, words
+from reports.markup import TEMPLATES, slug, templates, words
 from reports.notebook_output import HOW_TO_READ, verdict_table
-from reports.page import POLICY, check_offline, export, with_navigation
+from reports.page import check_offline, export, framed, page_style, policy
+from reports.palette import colour
+from reports.quantities import part_text
 from reports.runner import Experiment, Paper
-from reports.summary_text import failures, reason, sentence
+from reports.summary_text import failures, held, reason, sentence
 
 FRONT = "which_protocol"
-"""The front page's figure and sentences in the reference: an SVG and a JSON file, which `reports.publish` writes."""
-NO_PAPER = Paper(folder="", name="Across the papers", title="", cite="", asks="")
+"""The front page's sentences and numbers in the reference: a JSON file, which `reports.publish` writes."""
+PROTOCOLS = "protocols"
+"""The timelines of protocols, and the pages that use them: another JSON file, by `reports.publish` too."""
+SHOWN = "2"
+"""The slowdown whose timelines are on the page before anything is chosen."""
+NO_PAPER = Paper(folder="", name="Tools and comparisons", title="", cite="", asks="")
 """The notebooks that belong to no one paper."""
 KINDS = {"paper": "Papers' claims", "estimate": "Estimates", "target": "Our targets", "check": "Checks"}
 """The name of each kind of claim where its verdicts are counted."""
@@ -42,12 +49,11 @@ def write_index() -> Path:
 
 
 def front(folder: Path) -> dict[str, Any]:
-    """The front page's sentences, and its figure as `drawing`; empty for a folder without them."""
-    path = folder / f"{FRONT}.json"
-    if not path.exists():
-        return {}
-    drawing = base64.b64encode((folder / f"{FRONT}.svg").read_bytes()).decode()
-    return json.loads(path.read_text(encoding="utf-8")) | {"drawing": drawing}
+    """The front page's sentences, every condition's numbers and the timelines; empty for a folder without them."""
+    found: dict[str, Any] = {}
+    for path in (folder / f"{name}.json" for name in (FRONT, PROTOCOLS)):
+        found |= json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
 
 
 def sheets(
@@ -58,7 +64,7 @@ def sheets(
     facts: Callable[[Experiment], list[str]],
     note: str = "",
 ) -> dict[str, str]:
-    """File name -> HTML of the front page, of a page for each paper with all its claims, and of the rules in words.
+    """File name -> HTML of the front page, the rules, every protocol, and every paper with its claims.
 
     `pages` are the names of those that can be read; `facts` returns how an experiment was run.
     """
@@ -72,11 +78,16 @@ def sheets(
         for folder in papers
         if notebooks[folder] or judged[folder]
     }
-    shared = {"known": known, "pages": pages, "papers": papers, "sheets": names, "note": note}
+    entries = protocol_pages.entries(front["measured"]) if front.get("measured") else []
+    shared = {"known": known, "pages": pages, "papers": papers, "sheets": names, "note": note, "entries": entries}
     title = "which protocol, and how sure"
-    html = {"index.html": _sheet("front", title, **shared, **_front(known, verdicts, pages, front))}
+    html = {"index.html": _sheet("front", title, **shared, **_front(verdicts, front, shared))}
+    for entry in entries:
+        html[f"protocols/{entry['name']}.html"] = _protocol(entry, known, front)
     for folder, name in names.items():
+        own = [entry["name"] for entry in entries if _reproduced(papers[folder], entry["name"])]
         paper = shared | _paper(papers[folder], notebooks[folder], judged[folder])
+        paper |= {"own": own, "effects": _effects(judged[folder], shared | {"sheets": {folder: ""}})}
         html[name] = _sheet("paper", papers[folder].name, **paper, facts=facts, root="../" if folder else "")
     return html | {"rules.html": _sheet("rules", "the rules, and what the words mean", how_to_read=HOW_TO_READ)}
 
@@ -92,43 +103,157 @@ def tallies(verdicts: Sequence[claims.Verdict], papers: str = "papers'") -> list
 
 
 def chance(verdicts: Sequence[claims.Verdict]) -> str:
-    """How many of the shown effects chance alone would show, and from which runs verdicts were judged again; in sentences."""
+    """How many of the shown effects chance alone would show, in a sentence."""
     shown, expected = claims.false_positives(verdicts)
     number = f"{expected:.2g}" if expected >= 0.01 else "fewer than 0.01"
-    words = f"Of {shown} shown effects {number} are expected by chance." if shown else ""
+    return f"Of {shown} measurable effects, {number} are expected by chance." if shown else ""
+
+
+def judged_again(verdicts: Sequence[claims.Verdict]) -> str:
+    """From which runs verdicts were judged again, in a sentence."""
     again = sorted({each.again for each in verdicts if each.again and each.counts})
-    return f"{words} Judged again, by today's rules, from the runs of {', '.join(again)}.".strip() if again else words
+    return f"Judged again, by today's rules, from the runs of {', '.join(again)}." if again else ""
 
 
-def _sheet(name: str, title: str, root: str = "", **page: Any) -> str:
-    page |= {"policy": POLICY, "style": style(), "title": f"Lockstep: {title}", "root": root}
+def _sheet(name: str, title: str, root: str = "", script: str = "", **page: Any) -> str:
+    page |= {
+        "policy": policy(script),
+        "style": page_style(),
+        "title": f"Lockstep: {title}",
+        "root": root,
+        "script": script,
+    }
     html = templates().get_template(f"{name}.html.j2").render(page | words())
     check_offline(html, name)
     return html
+
+
+def _protocol(entry: Mapping[str, Any], known: list[Experiment], front: Mapping[str, Any]) -> str:
+    """The page of a protocol."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+
+    name, timelines = entry["name"], front.get("protocols", {})
+    page = protocol_pages.details(name, front["measured"])
+    return _sheet(
+        "protocol",
+        name,
+        "../",
+        **page | {"about": [_linked(escape(text)) for text in page["about"]]},
+        entry=entry,
+        lost=[place for place, numbers, *_ in page["rows"] if numbers[5] < 0],
+        timeline=timelines.get(name),
+        sync=timelines.get("sync"),
+        code=highlight(page["rule"], PythonLexer(), HtmlFormatter()),
+        papers=[paper for paper in runner.papers() if _reproduced(paper, name)],
+        used=[each for each in known if each.name in front.get("used", {}).get(name, ())],
+    )
+
+
+def _reproduced(paper: Paper, name: str) -> bool:
+    """Whether the protocol is the paper's own."""
+    return bool(paper.folder) and paper.name in ALL[name].cite
 
 
 def _by_notebook(known: list[Experiment], verdicts: list[claims.Verdict]) -> dict[str, list[claims.Verdict]]:
     return {experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known}
 
 
-def _front(
-    known: list[Experiment], verdicts: list[claims.Verdict], pages: AbstractSet[str], front: Mapping[str, Any]
-) -> dict[str, Any]:
-    judged = _by_notebook(known, verdicts)
-    return {
-        "tallies": tallies(verdicts),
-        "judged": judged,
+def _front(verdicts: list[claims.Verdict], front: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    judged, measured = _by_notebook(shared["known"], verdicts), front.get("measured", {})
+    places, first = explorer.places(measured), next(iter(measured), "")
+    dots = explorer.marks(places[first]["dots"]) if first else []
+    watched = front.get("watched", {})
+    counted = sorted((each for each in verdicts if each.counts), key=lambda each: claims.ALL_WORDS.index(each.word))
+    cards = [
+        {
+            "paper": paper,
+            "found": headline(folder, verdicts) or "Its claims wait for their next run.",
+            "bar": [each for each in counted if each.claim.folder == folder],
+        }
+        for folder, paper in shared["papers"].items()
+        if folder in shared["sheets"] and paper.title
+    ]
+    effects = _effects(counted, shared)
+    page = {
+        "count": len(ALL) - 1,
         "answer": front.get("answer", []),
-        "drawing": front.get("drawing", ""),
-        "about": [_linked(each, pages) for each in front.get("about", ())],
-        "forest": forest([each for each in verdicts if each.counts]),
+        "about": [_linked(each, shared["pages"]) for each in front.get("about", ())],
+        "measured": measured,
+        "first": first,
+        "dots": dots,
+        "axis": places[first] if first else {},
+        "winners": explorer.winners(measured),
+        "alt": f"Speed against quality of {len(dots)} protocols. {' '.join(front.get('answer', ()))}",
+        "families": [family | {"colour": colour(family["members"][0])[0]} for family in families()],
+        "watched": watched.get(SHOWN, {}),
+        "levels": [*watched],
+        "shown": SHOWN,
+        "tones": {name: colour(name)[0] for name in watched.get(SHOWN, {})},
+        "held": held(verdicts),
+        "bar": counted,
+        "tallies": tallies(verdicts),
+        "cards": cards,
+        "forest": effects,
+        "of": ["all", *dict.fromkeys(row["paper"] for row in effects)],
+        "word": ["all", *dict.fromkeys(row["word"] for row in effects)],
         "chance": chance(verdicts),
         "failed": [(v, sentence(v)) for name in claims.AGAINST for v in verdicts if v.word == name],
+        "judged": judged,
+        "sentences": {each.name: _finding(each.name, verdicts) for each in shared["known"]},
         "homeless": sum(v.claim.notebook not in judged for v in verdicts),
     }
+    data = {"places": places, "about": words()["conditions"], "watched": [*watched.items()]}
+    data["search"] = [*_searched(shared | page, verdicts)]
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    return page | {"script": f"const DATA = {text};\n{(TEMPLATES / 'site.js').read_text(encoding='utf-8')}"}
 
 
-def _linked(text: str, pages: AbstractSet[str]) -> str:
+def _effects(verdicts: Sequence[claims.Verdict], shared: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A row for each case whose effect is a share of the paper's, or that keeps a share of a gain."""
+    return [
+        {
+            "paper": shared["papers"][each.claim.folder].name,
+            "href": f"{shared['sheets'][each.claim.folder]}#{each.claim.id}",
+            "word": case.word,
+            "sentence": each.claim.sentence,
+            "case": case.case if len(each.cases) > 1 else "",
+            "picture": row_picture(each.claim, case),
+            "text": part_text(each.claim, case),
+        }
+        for each in sorted(verdicts, key=lambda each: [*shared["papers"]].index(each.claim.folder))
+        for case in each.cases
+        if case.part is not None and each.claim.kind == "paper"
+    ]
+
+
+def _finding(name: str, verdicts: Sequence[claims.Verdict]) -> str:
+    """A page's headline or, without one, its first claim with the verdict."""
+    mine = [each for each in verdicts if each.claim.notebook == name]
+    first = next(iter(sorted(mine, key=lambda each: each.claim.kind != "paper")), None)
+    return headline(name, verdicts) or (f"{first.claim.sentence} ({first.text})" if first else "")
+
+
+def _searched(page: Mapping[str, Any], verdicts: Sequence[claims.Verdict]) -> Iterator[tuple[str, str, str, str]]:
+    """What can be found on the front page: title, address, kind and text."""
+    sheets = page["sheets"]
+    for card in page["cards"]:
+        paper = card["paper"]
+        text = f"{paper.cite}. {paper.claims} {card['found']}"
+        yield f"{paper.name}: {paper.title}", sheets[paper.folder], "Paper", text
+    for entry in page["entries"]:
+        yield entry["name"], f"protocols/{entry['name']}.html", "Protocol", entry["sentence"]
+    for each in page["known"]:
+        if each.name in page["pages"]:
+            yield each.title, f"{each.name}.html", "Experiment", page["sentences"][each.name]
+    for term, meaning in words()["glossary"].items():
+        yield term, f"rules.html#{slug(term)}", "Term", meaning
+    for each in verdicts:
+        yield each.claim.sentence, f"{sheets[each.claim.folder]}#{each.claim.id}", f"Claim, {each.text}", ""
+
+
+def _linked(text: str, pages: AbstractSet[str] = frozenset()) -> str:
     """A text with `code` and [links](page) as HTML, a link only to a page that can be read."""
 
     def link(found: re.Match) -> str:
@@ -140,15 +265,14 @@ def _linked(text: str, pages: AbstractSet[str]) -> str:
 
 def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]) -> dict[str, Any]:
     counts, judged = claims.counts(verdicts), _by_notebook(known, verdicts)
-    failed = sorted(failures(verdicts), key=lambda verdict: verdict.claim.kind != "paper")
     return {
         "paper": paper,
         "headline": headline(paper.folder, verdicts),
-        "forest": forest(verdicts, f" of {paper.name}" if paper.folder else ""),
         "chance": chance(verdicts),
+        "again": judged_again(verdicts),
         "tallies": tallies(verdicts, "the paper's"),
         "how_to_read": HOW_TO_READ,
-        "failures": [(v, sentence(v), reason(v)) for v in failed],
+        "failures": [(v, sentence(v), reason(v)) for v in failures(verdicts)],
         "filters": {
             "kind": ["all", "counted", *counts],
             "verdict": ["all", *(v for v in claims.ALL_WORDS if any(v in found for found in counts.values()))],
@@ -192,7 +316,7 @@ def build(
         if profile != "smoke" and experiment.executed.exists():
             export(experiment.executed)
         elif experiment.name in made:  # smoke judges nothing
-            page = with_navigation(experiment.page.read_text(encoding="utf-8"), experiment.name, made)
+            page = framed(experiment.page.read_text(encoding="utf-8"), experiment.name, made)
             paths.write_text_atomic(experiment.page, page)
     page = write_index()
     if failed:

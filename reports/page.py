@@ -1,9 +1,12 @@
 """An executed notebook -> one HTML page that needs no network, no script and no other file."""
 
+import base64
+import hashlib
 import os
 import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,23 @@ class PageError(LockstepError, ValueError):
     """A notebook that makes no readable offline page."""
 
 
+def page_style() -> str:
+    """The style sheet of all pages: that of outputs, that of what is only on pages, and the code's colours."""
+    from pygments.formatters import HtmlFormatter
+
+    code = HtmlFormatter(style="friendly", nobackground=True).get_style_defs(".highlight")
+    return "\n".join([style(), (TEMPLATES / "lockstep" / "site.css").read_text(encoding="utf-8"), code])
+
+
+def policy(script: str = "") -> str:
+    """What the browser allows: no request, and of scripts the page's own one, by its hash."""
+    return f"{POLICY}; script-src '{_digest(script)}'" if script else POLICY
+
+
+def _digest(script: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
 def export(executed: str | os.PathLike) -> Path:
     """Write the page next to the executed notebook, and return its path."""
     return paths.write_text_atomic(Path(executed).with_suffix(".html"), render(executed))
@@ -39,7 +59,6 @@ def render(executed: str | os.PathLike) -> str:
     """The page of an executed notebook."""
     import nbformat
     from nbconvert import HTMLExporter
-    from pygments.formatters import HtmlFormatter
 
     executed = Path(executed)
     runner.read(executed)  # raises readable errors
@@ -50,14 +69,9 @@ def render(executed: str | os.PathLike) -> str:
     _arrange(nb, verdicts)
     page = {
         "title": runner.title(nb) or name,
-        "name": name,
         "profile": f"profile {facts['profile']}" if facts.get("profile") else "",
-        "root": "../" * name.count("/"),
         "question": next((cell.id for cell in nb.cells if cell.cell_type == "markdown"), None),
         "short": in_short(verdicts, facts.get("profile", "")),
-        "around": _navigation(name, runner.neighbours(name)),
-        "policy": POLICY,
-        "style": f"{style()}\n{HtmlFormatter(style='friendly', nobackground=True).get_style_defs('.highlight')}",
         "label": _label,
         "command": facts.get("command", ""),
         "made": _machine(facts.get("machine", {})),
@@ -65,7 +79,7 @@ def render(executed: str | os.PathLike) -> str:
     exporter = HTMLExporter(template_name="lockstep", extra_template_basedirs=[str(TEMPLATES)])
     exporter.exclude_anchor_links = True
     body, _ = exporter.from_notebook_node(nb, resources={"lockstep": page})
-    html = _with_contents(figure_first(body))
+    html = framed(_with_contents(figure_first(body)), name)
     check_offline(html, name)
     if (size := len(html.encode())) >= LARGEST:
         raise PageError(f"{name}: the page has {size / 1e6:.1f} MB, 2 is the most; draw fewer or smaller figures")
@@ -102,10 +116,25 @@ def _arrange(nb: Any, verdicts: Sequence[claims.Verdict]) -> None:
     nb.cells.insert(question + 1, new_code_cell(outputs=found["short"]))
 
 
-def with_navigation(html: str, name: str, shown: Container[str]) -> str:
-    """A page with links to its neighbours among the `shown` pages."""
-    links = _navigation(name, runner.neighbours(name, shown))
-    return re.sub(r'<nav [^>]*class="around".*?</nav>', lambda _: links, html, count=1, flags=re.DOTALL)
+def framed(html: str, name: str, shown: Container[str] | None = None) -> str:
+    """A page with today's policy, style sheet, top bar, way back, and links to its notebook, paper, data and neighbours.
+
+    Neighbours are among the `shown` pages, by default among those that have been run.
+    """
+    root, folder = "../" * name.count("/"), name.rpartition("/")[0]
+    paper = next((each for each in runner.papers() if each.folder == folder), None)
+    profile = re.search(r'<span class="profile">(.*?)</span>', html)
+    data = re.findall(r'class="data" href="([^"]+)"', html)
+    top = parts().top(root, paper, name, data, unescape(profile[1]) if profile else "")
+    around = parts().around(runner.neighbours(name, shown), root)
+    for pattern, text in (
+        (r"<meta\s[^>]*Content-Security-Policy[^>]*>", parts().policy(POLICY)),
+        (r"<style>.*?</style>", f"<style>{page_style()}</style>"),
+        (r'<header class="top">.*?</header>', top),
+        (r'<nav [^>]*class="around".*?</nav>', around),
+    ):
+        html = re.sub(pattern, lambda _, text=text: str(text), html, count=1, flags=re.DOTALL)
+    return html
 
 
 def with_verdicts(html: str, verdicts: Sequence[claims.Verdict], profile: str) -> str:
@@ -119,10 +148,6 @@ def with_verdicts(html: str, verdicts: Sequence[claims.Verdict], profile: str) -
     full = notebook_output.verdict_table(verdicts, notebook_output.HOW_TO_READ)
     entries = r'<div class="table"><table class="entries">.*?</table></div>'
     return re.sub(entries, lambda _: full, html, count=1, flags=re.DOTALL)
-
-
-def _navigation(name: str, neighbours: Mapping[str, runner.Experiment]) -> str:
-    return parts().around(neighbours, "../" * name.count("/"))
 
 
 def figure_first(html: str) -> str:
@@ -190,13 +215,14 @@ class _Elements(HTMLParser):
 
 
 def check_offline(html: str, name: str = "the page") -> None:
-    """Raise an error that lists what would load or run something, and images without alternative text.
+    """Raise an error that lists what would load or run, but for a script that the policy names, and images without words.
 
     The promise that nothing is fetched or run is the page's policy, which the browser keeps. This check tells an author before a
     reader sees a gap; it does not find everything that a browser would.
     """
     elements = _Elements()
-    elements.feed(html)
+    own = re.compile("<script>(.*?)</script>", re.DOTALL)
+    elements.feed(own.sub(lambda script: "" if f"{_digest(script[1])}&#39;" in html else script[0], html))
     elements.close()
     found: dict[str, None] = {}
     for tag, attributes in elements.found:

@@ -3,32 +3,47 @@
 import colorsys
 import hashlib
 import re
+from functools import cache
 from typing import Any
 
 from matplotlib.colors import to_hex, to_rgb
 
 from lib.options.yaml_source import load
+from reports.families import families
 from reports.markup import TEMPLATES
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
-BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#222222", "#BDBDBD"
+# Hues that colour-blind readers tell apart, dark enough for text on white (4.5 to 1 and more).
+BLUE, VERMILLION, GREEN, PINK = "#0068B0", "#B84A00", "#007A58", "#B0357A"
+ORANGE, SKY, PURPLE, BLACK = "#8A6400", "#00758F", "#6B42A8", "#222222"
+GREY, PALE = "#BDBDBD", "#E4E4E4"
 SOLID, DASHED, DOTTED, DASHDOT = "-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (5, 1.5, 1.2, 1.5))
 LONG, DASHDOTDOT = (0, (10, 2)), (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5))
 DASHES = DOTTED, DASHED, SOLID, DASHDOT
 """The dashes of further lines of one protocol."""
-PALE = "#E4E4E4"
+LINES = SOLID, DASHED, DASHDOT, LONG, DOTTED, DASHDOTDOT
+"""The dashes of a family's members."""
+LIGHTS = 1.0, 0.55, 0.78
+"""How light its members are, as a share of the family's hue."""
 
 _PALETTE = load(TEMPLATES / "palette.yaml")
-PROTOCOLS: dict[str, tuple[str, Any]] = {
-    name: tuple(globals()[each.upper()] for each in style) for name, style in _PALETTE["protocols"].items()
-}
-"""Protocol -> its colour and its dashes."""
 KINDS: dict[str, str] = {kind: globals()[tone.upper()] for kind, tone in _PALETTE["kinds"].items()}
 """What a node does -> its colour in a Gantt chart."""
 
-OWN = ("#6A3D9A", "#8C564B")
-"""The colours of protocols that the palette does not name, and of no other."""
+OWN = ("#9A1F1F", "#5F6B00")
+"""The colours of protocols that no family names, and of no other."""
+
+
+@cache
+def protocols() -> dict[str, tuple[str, Any]]:
+    """Each protocol's colour and dashes: a family has one hue, and its members differ in lightness and in their lines."""
+    found = {}
+    for family in families():
+        for rank, name in enumerate(family["members"]):
+            hue, light, strength = colorsys.rgb_to_hls(*to_rgb(globals()[family["colour"].upper()]))
+            tone = to_hex(colorsys.hls_to_rgb(hue, light * LIGHTS[rank % 3], strength))
+            found[name] = tone, LINES[(rank // 3 + rank % 3) % len(LINES)]
+    return found | {name: (tone, globals()[line.upper()]) for name, (tone, line) in _PALETTE["own"].items()}
+
 
 MARKS = "os^Dvp"
 """The marks of tasks, sizes and other things that are no protocols."""
@@ -43,8 +58,8 @@ def colour(name: str) -> tuple[str, Any]:
     first = _PALETTE["aliases"].get(first, first)
     parts = first.split("-")
     for base in (name, first, *("-".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))):
-        if base in PROTOCOLS:
-            return PROTOCOLS[base]
+        if base in protocols():
+            return protocols()[base]
     spare = [(tone, dashes) for dashes in (SOLID, DASHED, DASHDOT, LONG, DASHDOTDOT) for tone in OWN]
     return spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
 

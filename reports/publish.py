@@ -15,18 +15,19 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import unescape
 from pathlib import Path
 
 from lib import paths
 from lib.command_line import carry_out
 from lib.errors import LockstepError
+from lib.protocols import ALL
 from notebooks import compare_figure
-from reports import claims, runner
+from reports import claims, markdown_pages, runner, timelines
 from reports.claims import Verdict
-from reports.index import FRONT, front, sheets
-from reports.page import LARGEST, render, with_navigation, with_verdicts
+from reports.index import FRONT, PROTOCOLS, front, sheets
+from reports.page import LARGEST, framed, render, with_verdicts
 from reports.readme import readme, with_card
 from reports.runner import Experiment
 
@@ -70,7 +71,7 @@ def publish() -> Path:
         names = {each.name for each in shown}
         for name in names:
             page = stage / f"{name}.html"
-            _write(page, with_navigation(page.read_text(encoding="utf-8"), name, names))
+            _write(page, framed(page.read_text(encoding="utf-8"), name, names))
         _write_front(stage, shown)
         if (card := stage / "gpu" / "README.md").exists():
             _write(card, with_card(card.read_text(encoding="utf-8"), stage))
@@ -120,8 +121,8 @@ def _copy_by_hand(stage: Path, target: Path) -> None:
 def _write_page(stage: Path, experiment: Experiment, page: str, source: Path) -> None:
     """Write a page, and the data that it links to from the folder `source`."""
     _write(stage / f"{experiment.name}.html", page)
-    for link in re.findall(r'class="data" href="([^"]+)"', page):
-        place = Path(experiment.name).parent / unescape(link)
+    for link in _data(page):
+        place = Path(experiment.name).parent / link
         try:
             text = (source / place).read_text(encoding="utf-8")
         except OSError as error:
@@ -130,18 +131,36 @@ def _write_page(stage: Path, experiment: Experiment, page: str, source: Path) ->
         _write(stage / place, text)
 
 
+def _data(page: str) -> list[str]:
+    """The addresses of a page's numbers."""
+    return [unescape(link) for link in re.findall(r'class="data" href="([^"]+)"', page)]
+
+
 def _write_front(folder: Path, experiments: list[Experiment]) -> None:
     """Write the front page's figure and sentences, and the index of what the folder has."""
-    note = f" These are the results of the {PROFILE} profile that are kept with the code; a page says of which commit it is."
-    data, pages = compare_figure.read(folder), {each.name for each in experiments}
+    note = f" These results are of the profile {PROFILE}; each page names the commit of its runs."
+    data, conditions = compare_figure.read(folder), compare_figure.read_conditions(folder)
+    pages = {each.name for each in experiments}
     if data is not None:
         _write(folder / f"{FRONT}.svg", compare_figure.svg(compare_figure.figure(data)))
-        _write_json(folder / f"{FRONT}.json", compare_figure.front(data))
-    html = sheets(
-        experiments, claims.verdicts(folder, WAITS), pages, front(folder), lambda _: [f"profile {PROFILE}"], note
-    )
-    for name, text in html.items():
+        _write_json(folder / f"{FRONT}.json", compare_figure.front(data, conditions))
+    if conditions is not None:
+        _write_json(folder / f"{PROTOCOLS}.json", timelines.record() | {"used": _used(folder, pages)})
+    verdicts, shown = claims.verdicts(folder, WAITS), front(folder)
+    texts = sheets(experiments, verdicts, pages, shown, lambda _: [f"profile {PROFILE}"], note)
+    data = {name: _data((folder / f"{name}.html").read_text(encoding="utf-8")) for name in pages}
+    for name, text in (texts | markdown_pages.pages(experiments, verdicts, shown, data)).items():
         _write(folder / name, text)
+
+
+def _used(folder: Path, pages: Iterable[str]) -> dict[str, list[str]]:
+    """Protocol -> the pages whose tables of digests name it."""
+    used: dict[str, list[str]] = {}
+    for page in sorted(pages):
+        html = (folder / f"{page}.html").read_text(encoding="utf-8")
+        for name in sorted({*re.findall(r'data-label="Run">([\w+-]+)<', html)} & {*ALL}):
+            used.setdefault(name, []).append(page)
+    return used
 
 
 def _write_json(path: Path, value: object) -> None:

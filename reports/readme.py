@@ -14,21 +14,13 @@ from notebooks import compare_figure
 from reports import claims, runner
 from reports.claims import Verdict
 from reports.headlines import headline
+from reports.summary_text import SAID, held
 
 GENERATED = "`python -m reports.publish` writes this part"
-NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 NUMBER = "<!-- protocols: -->"
 """Stands before the number of protocols."""
 CARD = re.compile(r"(<!-- card: -->)[^.]*\.")
 """The sentence about the last run on a card."""
-SAID = {
-    "reproduced": "are reproduced",
-    "other size": "hold in direction but not in size",
-    "mixed": "hold in some cases only",
-    "contradicted": "are contradicted",
-    "undecided": "are undecided",
-    "not comparable": "are not comparable, since our conditions differ from the paper's",
-}
 WIDTH = 100
 
 
@@ -75,18 +67,6 @@ def findings(folder: Path, verdicts: list[Verdict]) -> str:
     return _wrapped(held(verdicts), "- ")
 
 
-def held(verdicts: list[Verdict]) -> str:
-    """How many of the papers' claims hold, in a sentence."""
-    counted = [each for each in verdicts if each.counts]
-    if not counted:
-        return NONE_YET
-    found = Counter(each.word for each in counted)
-    again = any(each.again for each in counted)
-    rules = "today's rules, from runs made for earlier ones" if again else "pre-registered rules"
-    tally = ", ".join(f"{found[word]} {said}" for word, said in SAID.items() if found[word])
-    return f"We judged {len(counted)} of the papers' claims by {rules}: {tally}."
-
-
 def protocols(folder: Path) -> str:
     """A row for each family: how it works, where it is faster and where slower than Sync, and what it loses, as measured."""
     data = compare_figure.read_conditions(folder)
@@ -113,15 +93,19 @@ def papers(folder: Path, verdicts: list[Verdict]) -> str:
             tally = claims.tally({word: judged[word] for word in (*SAID, "waiting for a run") if judged[word]})
             counts = f"{sum(judged.values())}: {tally}"
             cite = f"[{paper.cite}]({paper.link})" if paper.link else paper.cite
-            name = f"**{_link(folder, paper.name, f'{paper.folder}/index')}**, {cite}"
+            place = f"{paper.folder}/README.md"
+            name = f"[{paper.name}](reports/reference/{place})" if (folder / place).exists() else paper.name
+            name = f"**{name}**, {cite}"
             found = headline(paper.folder, verdicts) or "Its claims wait for their next run."
             lines.append(f"| {' | '.join(map(_cell, (name, paper.claims, found, counts)))} |")
     return "\n".join(lines)
 
 
 def _link(folder: Path, text: str, page: str) -> str:
-    """A link to a page of the reference, or the text alone where the folder does not have it."""
-    return f"[{text}](reports/reference/{page}.html)" if (folder / f"{page}.html").exists() else text
+    """A link to a page's place in the reference's Markdown, or the text alone where the folder does not have the page."""
+    paper, _, name = page.rpartition("/")
+    place = f"{paper}/README.md" if paper else "README.md"
+    return f"[{text}](reports/reference/{place}#{name})" if (folder / f"{page}.html").exists() else text
 
 
 def _cell(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,15 @@ PUBLISHED = (
     "Published (profile {profile}, commit {commit}); this page is of a short run, which judges nothing and whose numbers are "
     "next to the published ones under Verdicts:"
 )
+NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
+SAID = {
+    "reproduced": "are reproduced",
+    "other size": "hold in direction but not in size",
+    "mixed": "hold in some cases only",
+    "contradicted": "are contradicted",
+    "undecided": "are undecided",
+    "not comparable": "are not comparable, since our conditions differ from the paper's",
+}
 NAMES = {"paper": "claims of the paper", "estimate": "estimates", "target": "targets of ours", "check": "checks"}
 
 
@@ -39,8 +49,9 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
 
 
 def failures(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts that failed, or that are not comparable."""
-    return [verdict for verdict in verdicts if verdict.word in (*AGAINST, SHELF)]
+    """The verdicts that failed, or that are not comparable; those of papers first."""
+    failed = [verdict for verdict in verdicts if verdict.word in (*AGAINST, SHELF)]
+    return sorted(failed, key=lambda verdict: verdict.claim.kind != "paper")
 
 
 def sentence(verdict: Verdict) -> str:
@@ -60,3 +71,15 @@ def reason(verdict: Verdict) -> str:
         detail = next(case.detail for case in verdict.cases if case.word == SHELF)
         return f"{detail[:1].upper()}{detail[1:]}."
     return "Not explained yet."
+
+
+def held(verdicts: Sequence[Verdict]) -> str:
+    """How many of the papers' claims hold, in a sentence."""
+    counted = [each for each in verdicts if each.counts]
+    if not counted:
+        return NONE_YET
+    found = Counter(each.word for each in counted)
+    again = any(each.again for each in counted)
+    rules = "today's rules, from runs made for earlier ones" if again else "pre-registered rules"
+    tally = ", ".join(f"{found[word]} {said}" for word, said in SAID.items() if found[word])
+    return f"We judged {len(counted)} of the papers' claims by {rules}: {tally}."

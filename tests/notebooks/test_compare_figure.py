@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from lib.protocols import ALL
 from notebooks import compare_figure
 from reports import plots
-from reports.palette import GREEN, PINK
+from reports.palette import colour
 
 SYNC, FROZEN = (0.80, 0.81, 0.82), (0.5, 0.5, 0.5)
 
@@ -79,10 +79,10 @@ def test_that_one_learns_more_than_another_is_said_where_it_is_shown(aucs, told)
 
 
 def test_marks_have_their_familys_colour():
-    data = modes(bsp=(2, less(0.001)), **{"s-ma": (1.5, less(0.01))})
+    data = modes(gba=(2, less(0.001)), **{"s-easgd": (1.5, less(0.01))})
     ax = compare_figure.figure(data).axes[0]
     marks = {line.get_color() for line in ax.get_lines() if line.get_marker() == "o" and len(line.get_xdata())}
-    assert {GREEN, PINK} < marks
+    assert {colour("gba")[0], colour("s-easgd")[0]} < marks
     legend = [text.get_text() for text in compare_figure.figure(data).legends[0].get_texts()]
     assert legend == ["Synchronous", "Fixed-size global batch", "Averaging in the background"]
 
@@ -118,3 +118,9 @@ def test_where_a_family_is_faster_slower_and_what_it_loses():
     )
     assert compare_figure.advice(data, ["gba"]) == ("stragglers (2.0×)", "slow network (0.5×)", "0.0000")
     assert compare_figure.advice(data, ["oac"]) == ("–", "–", "–")
+    measured = compare_figure.measurements(data)
+    assert measured["stragglers"]["async"] == [3.0, 3.0, 3.0, -0.01, -0.01, -0.01] and [*measured["equal"]] == [
+        "sync",
+        "gba",
+        "async",
+    ]

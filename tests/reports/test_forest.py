@@ -1,12 +1,11 @@
 """Claims on one axis, with places that can be checked by hand."""
 
-import re
+from xml.etree import ElementTree
 
 import pytest
 
 from reports import claims
 from reports.forest import forest, kept_place, place, row_picture
-from reports.page import check_offline
 from tests.reports.test_claims import EQUIVALENCE, claim
 from tests.reports.test_judge import KEPT, eight, five, table
 
@@ -26,16 +25,14 @@ def judged(numbers, **changes):
 def test_every_case_with_a_share_is_a_row_in_its_words_colour():
     kept = claims.judge(claim(id="a.kept", **EQUIVALENCE), table(x=eight(9.5), **KEPT))
     without = claims.judge(claim(id="a.free"), table(x=five(2), y=[0] * 5))
-    html = forest([judged(five(2)), judged(five(-2), id="a.other"), kept, without], " of GBA")
-    check_offline(html)
-    assert re.findall(r'<g class="([\w-]+)"><title>([\w.]+)', html) == [
-        ("reproduced", "a.b"),
-        ("contradicted", "a.other"),
-        ("reproduced", "a.kept"),
-    ]
-    assert "a.free" not in html, "the paper has no number"
-    assert html.count("<figure") == 2 and "of 2 cases 1 reproduced, 1 contradicted." in html
-    assert "a.b · p: reproduced, 100 % [90, 110] of the paper&#39;s effect" in html
+    svg = forest([judged(five(2)), judged(five(-2), id="a.other", sentence="Worse."), kept, without], " of GBA")
+    root = ElementTree.fromstring(svg)
+    rows = [each for each in root.iter() if each.find("./{*}circle") is not None]
+    assert [each.get("class") for each in rows] == ["reproduced", "contradicted", "reproduced"]
+    assert "a.free" not in svg, "the paper has no number"
+    assert "of 2 cases 1 reproduced, 1 contradicted." in root.get("aria-label")
+    assert rows[0].find("./{*}title").text.endswith("reproduced, 100 % [90, 110] of the paper's effect")
+    assert float(rows[0].find("./{*}circle").get("cx")) == 10 + 660 * 0.4, "the paper's own effect"
     assert forest([without]) == ""
 
 

@@ -54,7 +54,7 @@ def test_code_is_folded(built):
 
 
 def test_the_contents_lead_somewhere(built):
-    nav = re.search(r"<nav.*?</nav>", built.page, re.DOTALL)[0]
+    nav = re.search(r"<nav[^>]*contents.*?</nav>", built.page, re.DOTALL)[0]
     targets = re.findall(r'href="#([^"]+)"', nav)
     ids = re.findall(r'\sid="([^"]+)"', built.page)
     assert targets == ["same", "same-2", "below", "in-short", "settings"]

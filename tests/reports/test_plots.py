@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 
 from lib.errors import BadOption, UnknownName
 from lib.protocols import ALL
@@ -90,12 +91,10 @@ def test_traces_are_the_first_workers_in_the_window(runs):
 
 
 def test_protocols_look_alike_everywhere_and_unlike_each_other():
-    known = list(palette.PROTOCOLS.values())
-    assert len(set(known)) == len(known) and palette.PROTOCOLS.keys() >= {*ALL} - {"pair"}
-    assert plots.colour("gba(iota=4)") == plots.colour("gba") == palette.PROTOCOLS["gba"]
-    assert (
-        plots.colour("bsp-4k") == palette.PROTOCOLS["bsp"] and plots.colour("hop-bs-2") == palette.PROTOCOLS["hop-bs"]
-    )
+    known = palette.protocols()
+    assert len({*known.values()}) == len(known) and known.keys() >= {*ALL} - {"pair"}
+    assert plots.colour("gba(iota=4)") == plots.colour("gba") == known["gba"]
+    assert plots.colour("bsp-4k") == known["bsp"] and plots.colour("hop-bs-2") == known["hop-bs"]
     assert (
         plots.colour("DS-Sync, naive") == plots.colour("ds-sync") != plots.colour("BSP") == plots.colour("all-reduce")
     )
@@ -103,6 +102,17 @@ def test_protocols_look_alike_everywhere_and_unlike_each_other():
     own = {plots.colour(name)[0] for name in ("mine", "fresh", "mine.py:Mine", "my-rule")}
     assert own == {*palette.OWN} and not own & {tone for tone, _ in known}
     assert len(set(plots.shades("bsp", 4))) == 4
+
+
+def test_names_in_a_protocols_colour_can_be_read_on_white():
+    """A contrast of 4.5 to 1, as accessibility asks of text."""
+
+    def light(colour):
+        parts = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(colour))
+        return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+    for name, (tone, _) in palette.protocols().items():
+        assert 1.05 / (light(tone) + 0.05) >= 4.5 or name == "frozen", name
 
 
 def test_what_the_paper_has_is_hollow_and_what_is_predicted_a_line():

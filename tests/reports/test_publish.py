@@ -14,12 +14,13 @@ from lib.protocols import ALL
 from lib.seeds import DRAWN, SEALED
 from notebooks import compare_figure
 from notebooks.skeletons import server_rule
-from reports import claims, publish, runner
+from reports import claims, families, publish, runner, timelines
 from reports.headlines import BadHeadline, Headline, headline, headlines
 from reports.index import write_index
 from reports.page import check_offline
 from reports.publish import NotPublished, machine_path
-from reports.readme import GENERATED, NONE_YET, NoPlace, papers, readme
+from reports.readme import GENERATED, NoPlace, papers, readme
+from reports.summary_text import NONE_YET
 from tests.reports.conftest import FIGURE, JUDGED, House
 from tests.reports.test_claims import GOOD, results_of
 
@@ -70,10 +71,20 @@ def test_what_is_published(ran):
     index = publish.publish()
     found = contents(paths.reference())
     assert index == paths.reference() / "index.html"
-    fronts = {"index.html", "gba/index.html", "rules.html"}
+    fronts = {"index.html", "gba/index.html", "rules.html", "README.md", "gba/README.md", "gba/effects.svg"}
     assert found.keys() == fronts | {"gba/one.html", "gba/one/auc.csv", "claims/a.b.json"}
     page, front = found["gba/one.html"].decode(), found["index.html"].decode()
     assert 'href="one/auc.csv"' in page and 'href="../index.html"' in page
+    for address in (
+        "../../../notebooks/gba/one.ipynb",
+        "https://arxiv.org/abs/2205.11048",
+        "../gba/index.html",
+        "../rules.html",
+    ):
+        assert f'href="{address}"' in page[: page.index("</header>")]
+    text = found["gba/README.md"].decode()
+    assert "| Better. | 0.200 AUC (100 % [100, 100] of the paper's effect) | 0.200 AUC | reproduced |" in text
+    assert "[data: auc](one/auc.csv)" in text and "(effects.svg)" in text
     assert found["gba/one/auc.csv"].startswith(b"protocol,time,auc\nsync,1,0.5\n")
     assert 'href="gba/one.html"' in front and "gba/two" not in front
     assert "profile laptop" in found["gba/index.html"].decode()
@@ -161,7 +172,7 @@ def test_the_readme_has_the_findings(ran):
     assert published_readme() == text
 
 
-def test_the_picture_is_drawn_from_what_is_published(ran):
+def test_the_picture_is_drawn_from_what_is_published(ran, monkeypatch):
     """Its page's data goes to the reference; index and README say what it shows, with the same bytes each time."""
     rows = [
         (name, seed, auc, qps)
@@ -179,12 +190,15 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     answer = "use gba: training is 2.00 ± 0.00 times as fast as with sync, and AUC is the same within noise ("
     assert answer in text and f"We measured 2 of {len(ALL) - 1} protocols" in text
     assert "| equal workers (2.0×) | none | −0.0015 |" in text
-    assert "[Six more simulated clusters](reports/reference/90_compare.html)" in text
+    assert "[Six more simulated clusters](reports/reference/README.md#90_compare)" in text
     assert "(how accurate is simulated time?)" in text, "no link without its page"
+    monkeypatch.setattr(timelines, "WATCHED", ("sync",))
+    monkeypatch.setattr(timelines, "ALL", {"sync": ALL["sync"]})
     publish._write_front(paths.reference(), [])
     html = write_index().read_text()
     assert "follow Alibaba's public 2018 trace (how accurate" in unescape(html), "that page was not run here"
-    assert answer in html and "data:image/svg+xml;base64," in html
+    assert answer in html and 'data-name="gba"' in html and "protocols/gba.html" in html
+    assert "| equal workers | gba: 2.00× | none |" in (paths.reference() / "README.md").read_text()
     first, second = (compare_figure.svg(compare_figure.figure(data)) for _ in range(2))
     assert first == second and "<dc:date>" not in first
 
@@ -236,8 +250,8 @@ def test_the_index_tells_a_claim_that_waits_from_a_page_without_claims(ran):
         place.unlink()
     index = publish.publish().read_text()
     assert ">1 wait for a run<" in index
-    rows = dict(re.findall(r'href="(gba/(?:one|free))\.html".*?"Its claims"><span>(.*?)</span>', index, re.DOTALL))
-    assert 'class="mark not-run"' in rows["gba/one"] and rows["gba/free"] == "–"
+    rows = dict(re.findall(r'<a href="(gba/(?:one|free))\.html".*?class="marks">(.*?)</span>', index, re.DOTALL))
+    assert 'class="mark not-run"' in rows["gba/one"] and rows["gba/free"] == ""
     paper = (paths.reference() / "gba" / "index.html").read_text()
     assert publish.WAITS in paper and 'id="a.c"' in paper, "its rule can be read before it runs"
 
@@ -313,7 +327,7 @@ def test_where_nothing_was_run_readme_is_made_again_from_what_is_published(ran, 
     before = contents(paths.reference())
     (ran.reports / "gba" / "one.ipynb").unlink()
     (ran.reports / "claims" / "a.b.json").unlink()
-    monkeypatch.setattr(compare_figure, "ALL", {**ALL, "mine": ALL["sync"]})
+    monkeypatch.setattr(families, "ALL", {**ALL, "mine": ALL["sync"]})
     publish.publish()
     assert "`ssp`, `staleness-aware`, `dc-asgd`, `ringmaster`, `mine` |" in (ran.root / "README.md").read_text()
     assert contents(paths.reference()) == before
@@ -346,14 +360,14 @@ def test_paths_of_a_machine(text, found):
 
 
 def test_every_protocol_is_of_one_family():
-    assert sorted(compare_figure.members()) == sorted({*ALL} - {"frozen"})
+    assert sorted(families.members()) == sorted({*ALL} - {"frozen"})
 
 
 def test_a_new_protocol_joins_the_family_that_takes_its_contract(monkeypatch):
     """So that adding one is a file and a line in `ALL`."""
-    monkeypatch.setattr(compare_figure, "ALL", {**dict(ALL.items()), "mine": server_rule.Mine})
-    [family] = [each for each in compare_figure.families() if "mine" in each["members"]]
-    assert family["takes"] == "server" and len(compare_figure.members()) == len({*ALL} - {"frozen"}) + 1
+    monkeypatch.setattr(families, "ALL", {**dict(ALL.items()), "mine": server_rule.Mine})
+    [family] = [each for each in families.families() if "mine" in each["members"]]
+    assert family["takes"] == "server" and len(families.members()) == len({*ALL} - {"frozen"}) + 1
 
 
 def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
@@ -365,7 +379,8 @@ def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
     if data is not None:
         svg, words = (paths.reference() / f"{publish.FRONT}.{kind}" for kind in ("svg", "json"))
         assert svg.read_text(encoding="utf-8") == compare_figure.svg(compare_figure.figure(data))
-        assert json.loads(words.read_text(encoding="utf-8")) == compare_figure.front(data)
+        found = compare_figure.front(data, compare_figure.read_conditions(paths.reference()))
+        assert json.loads(words.read_text(encoding="utf-8")) == found
     if not list((paths.reference() / "claims").glob("*.json")):
         assert NONE_YET in text
 

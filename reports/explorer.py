@@ -1,0 +1,96 @@
+"""The front page's picture of every protocol in every condition: places in per cent, and the fastest of each condition."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from reports.families import families, members
+from reports.markup import rounded
+from reports.palette import colour
+from reports.protocol_pages import best, words
+
+Measured = Mapping[str, Mapping[str, list[float]]]
+"""Condition -> protocol -> speed as a multiple of Sync's with its interval, and AUC minus Sync's with its interval."""
+SPEEDS, AUCS = (0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4), (0.001, 0, -0.001, -0.003, -0.006, -0.01, -0.02, -0.04)
+"""Where the axes have marks."""
+NAMED = ("sync", "all-reduce", "async", "gba", "hybrid", "s-easgd", "local-sgd", "ds-sync")
+"""The protocols that have their names in the picture."""
+HEIGHT, LINE = 416, 15
+"""Pixels: the picture's height, and from one name to the next."""
+
+
+def root(auc: float) -> float:
+    """The scale is of square roots, so that thousandths and hundredths can both be seen."""
+    return math.copysign(math.sqrt(abs(auc)), auc)
+
+
+def places(measured: Measured) -> dict[str, dict[str, Any]]:
+    """Condition -> `dots`, and the marks of the axes, `x` and `y`.
+
+    A dot has a protocol's place from the left and from the top, whether its AUC differs from Sync's, its name's shift, and its
+    numbers in words.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for condition, row in measured.items():
+        speeds, aucs = [math.log(each[0]) for each in row.values()], [root(each[3]) for each in row.values()]
+        left, right = min(*speeds, -0.3) - 0.12, max(*speeds, 0.3) + 0.12
+        top, bottom = max(*aucs, 0.03), min(*aucs, -0.05)
+
+        def across(speed: float, left: float = left, width: float = right - left) -> float:
+            return round(100 * (math.log(speed) - left) / width, 1)
+
+        def down(auc: float, top: float = top, height: float = top - bottom) -> float:
+            return round(6 + 86 * (top - root(auc)) / height, 1)
+
+        names: list[tuple[float, float]] = []
+        dots = {}
+        for name, numbers in sorted(row.items(), key=lambda each: -each[1][3]):
+            speed, auc, text = words(numbers)
+            across_to, down_to = across(numbers[0]), down(numbers[3])
+            line = down_to * HEIGHT / 100
+            if name in NAMED:
+                while any(abs(line - other) < LINE and abs(place - across_to) < 40 for place, other in names):
+                    line += 1
+                names.append((across_to, line))
+            differs, shift = not numbers[4] <= 0 <= numbers[5], round(line - down_to * HEIGHT / 100)
+            shown = f"{name}: {speed} Sync's speed, AUC − Sync's {auc}: {text}"
+            dots[name] = across_to, down_to, differs, shift, shown
+        x = [(across(speed), f"{speed:g}×") for speed in SPEEDS]
+        y = [(down(auc), f"{auc:+g}".replace("-", "−") if auc else "Sync's AUC") for auc in AUCS]
+        axes = {"x": [each for each in x if 0 < each[0] < 100], "y": [each for each in y if 0 < each[0] < 92]}
+        found[condition] = {"dots": dots, **axes}
+    return found
+
+
+def marks(dots: Mapping[str, tuple]) -> list[dict[str, Any]]:
+    """The marks of one condition."""
+    order = {name: rank for rank, family in enumerate(families(), 1) for name in family["members"]}
+    return [
+        {
+            "name": name,
+            "x": x,
+            "y": y,
+            "lost": lost,
+            "shift": shift,
+            "text": text,
+            "label": name in NAMED,
+            "colour": colour(name)[0],
+            "family": order.get(name.split("+")[0], 0),
+            "href": f"protocols/{name}.html" if name in order else "90_compare.html",
+        }
+        for name, (x, y, lost, shift, text) in dots.items()
+    ]
+
+
+def winners(measured: Measured) -> list[tuple[str, str, str]]:
+    """For each condition the fastest protocols without a measurable loss of AUC, and those that are faster but lose."""
+    rows = []
+    for condition, row in measured.items():
+        row = {name: row[name] for name in members() if name in row}
+        sound = {name: numbers for name, numbers in row.items() if numbers[5] >= 0}
+        speed = best(row)
+        first = [name for name, numbers in sound.items() if numbers[0] > 0.98 * speed]
+        faster = sorted((numbers[0], name) for name, numbers in row.items() if numbers[0] > 1.02 * speed)
+        then = ", ".join(f"{name} {more:.2f}× ({rounded(row[name][3], 4)})" for more, name in faster[:-4:-1])
+        rows.append((condition, f"{', '.join(first)}: {speed:.2f}×", then or "none"))
+    return rows

@@ -1,0 +1,118 @@
+"""The published site: what its pages are made of, and how they look and answer in a browser."""
+
+import base64
+import hashlib
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from lib.protocols import ALL
+from reports import explorer, protocol_pages, timelines
+from reports.page import framed, policy
+from tests.reports.test_browser import BROWSER, POLICY, chromium, probed
+
+REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
+MEASURED = {
+    "stragglers": {
+        "sync": [1.0, 1.0, 1.0, 0.0, 0.0, 0.0],
+        "gba": [2.0, 1.9, 2.1, 0.0001, -0.0002, 0.0004],
+        "async": [3.0, 2.9, 3.1, -0.003, -0.004, -0.002],
+        "gba+diloco": [5.0, 5.0, 5.0, 0.0, 0.0, 0.0],
+    }
+}
+
+
+def test_the_fastest_without_a_loss_is_not_the_fastest():
+    """Combinations are no registered protocols."""
+    assert explorer.winners(MEASURED) == [("stragglers", "gba: 2.00×", "async 3.00× (−0.0030)")]
+    wins = {each["name"]: each["wins"] for each in protocol_pages.entries(MEASURED)}
+    assert wins["gba"] == ["stragglers"] and wins["async"] == wins["sync"] == wins["oac"] == []
+    assert protocol_pages.words(MEASURED["stragglers"]["async"]) == (
+        "3.00×",
+        "−0.0030 [−0.0040, −0.0020]",
+        "faster, lower AUC",
+    )
+
+
+def test_faster_is_right_and_a_higher_auc_is_up():
+    found = explorer.places(MEASURED)["stragglers"]
+    sync, gba, other = (found["dots"][name] for name in ("sync", "gba", "async"))
+    assert sync[0] < gba[0] < other[0] and gba[1] < sync[1] < other[1]
+    assert [each[2] for each in (sync, gba, other)] == [False, False, True], "hollow where the AUC differs measurably"
+    assert (sync[0], "1×") in found["x"] and (sync[1], "Sync's AUC") in found["y"]
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "frozen"])
+def test_every_protocol_shows_its_rule(name):
+    page = protocol_pages.details(name, MEASURED)
+    assert page["about"][0] and page["cite"] and (REFERENCE.parents[1] / page["source"]).exists()
+    assert page["rule"].startswith(f"class {ALL[name].__name__}") and '"""' not in page["rule"]
+    compile(page["rule"], name, "exec")
+
+
+def test_timelines_show_who_waits():
+    """Four workers, one at half speed: Sync trains a batch of each per two units of time, Async six in that time."""
+    sync, free = (timelines.timeline(name, 4, 1, 2.0) for name in ("sync", "async"))
+    assert sync["rows"] == ["worker 1", "worker 2", "worker 3", "worker 4, slower"]
+    assert len(free["batches"]) / len(sync["batches"]) == pytest.approx(7 / 4, rel=0.2)
+    assert timelines.timeline("oac", 4, 1, 2.0)["rows"][0] == "read"
+    starts = [int(x) for x in re.findall(r"M(\d+) 11h", sync["paths"]["compute"])]
+    assert starts == sorted(starts) and starts[-1] <= timelines.WIDTH
+
+
+def test_the_policy_names_the_one_script_of_a_page():
+    digest = base64.b64encode(hashlib.sha256(b"1").digest()).decode()
+    assert policy("1") == f"{policy()}; script-src 'sha256-{digest}'" and "script-src" not in policy()
+
+
+def test_a_page_of_an_earlier_run_gets_todays_look():
+    old = '<meta content="x" http-equiv="Content-Security-Policy"/><style>bygone</style><header class="top">L</header>'
+    new = framed(f"{old}<main><style>inner</style></main>", "gba/tuning")
+    assert "bygone" not in new and "<style>inner</style>" in new and "default-src" in new
+    assert framed(new, "gba/tuning") == new
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt-get install chromium)")
+class TestInABrowser:
+    @pytest.mark.parametrize(
+        "page", ["index.html", "oac/index.html", "protocols/gba.html", "gba/figure_6_switching.html"]
+    )
+    @pytest.mark.parametrize("width", [390, 1400])
+    def test_published_pages_fit(self, tmp_path, page, width):
+        found, console = probed((REFERENCE / page).read_text(encoding="utf-8"), width, tmp_path)
+        assert found == {"wide": width, "faults": [], "fetched": [], "images": True} and console == []
+
+    def test_the_policy_lets_the_pages_own_script_run(self):
+        dom, console = chromium(REFERENCE / "index.html", "--dump-dom")
+        assert console == [] and '<div class="finder">' in dom, "what needs a script is shown by the script"
+
+    def test_search_explorer_and_timelines_answer(self, tmp_path):
+        acts = """
+        const act = (e, value, kind) => { e.value = value; e.dispatchEvent(new Event(kind)); };
+        const found = {};
+        act(one('#search'), 'gba', 'input');
+        found.first = one('#hits a').getAttribute('href');
+        act(one('#search'), 'no such thing at all', 'input');
+        found.none = one('#hits').textContent;
+        const dot = one('[data-name="async"]'), before = dot.style.left;
+        one('[name=place][value="heavy stragglers"]').click();
+        found.moved = dot.style.left !== before;
+        dot.dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+        found.said = one('#readout').textContent;
+        one('#family-3').click();
+        found.hidden = getComputedStyle(dot).display;
+        const count = () => Number(one('.watch [data-name=sync] output').textContent.split(' ')[0]);
+        act(one('#slowdown'), 0, 'input'); found.equal = count();
+        act(one('#slowdown'), 4, 'input'); found.slow = count();
+        act(one('#time'), 0, 'input'); found.start = count();
+        document.title = JSON.stringify(found);"""
+        html = re.sub(POLICY, "", (REFERENCE / "index.html").read_text(encoding="utf-8"))
+        (tmp_path / "page.html").write_text(html.replace("</body>", f"<script>{acts}</script></body>"))
+        dom, console = chromium(tmp_path / "page.html", "--dump-dom")
+        found = json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1]))
+        assert console == [] and found["first"] == "protocols/gba.html" and found["none"] == "Nothing found."
+        assert found["moved"] and found["said"].startswith("async: ") and found["hidden"] == "none"
+        assert found["start"] == 0 < found["slow"] < found["equal"] / 2
