@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from html import unescape
 from pathlib import Path
 
@@ -163,8 +163,10 @@ def _used(folder: Path, pages: Iterable[str]) -> dict[str, list[str]]:
     return used
 
 
-def _write_json(path: Path, value: object) -> None:
-    _write(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+def _write_json(path: Path, value: Mapping[str, object]) -> None:
+    """Write a mapping, a line for each key."""
+    lines = (f"{json.dumps(key)}: {json.dumps(each, ensure_ascii=False)}" for key, each in value.items())
+    _write(path, "{{\n{}\n}}\n".format(",\n".join(lines)))
 
 
 def _write(path: Path, text: str) -> None:

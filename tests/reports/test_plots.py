@@ -100,7 +100,7 @@ def test_protocols_look_alike_everywhere_and_unlike_each_other():
     )
     assert plots.colour("mine") == plots.colour("mine")
     own = {plots.colour(name)[0] for name in ("mine", "fresh", "mine.py:Mine", "my-rule")}
-    assert own == {*palette.OWN} and not own & {tone for tone, _ in known}
+    assert own == {*palette.OWN} and not own & {tone for tone, _ in known.values()}
     assert len(set(plots.shades("bsp", 4))) == 4
 
 
