@@ -77,13 +77,13 @@ def test_a_page_of_an_earlier_run_gets_todays_look():
 
 @pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt-get install chromium)")
 class TestInABrowser:
-    @pytest.mark.parametrize(
-        "page", ["index.html", "oac/index.html", "protocols/gba.html", "gba/figure_6_switching.html"]
-    )
-    @pytest.mark.parametrize("width", [390, 1400])
-    def test_published_pages_fit(self, tmp_path, page, width):
-        found, console = probed((REFERENCE / page).read_text(encoding="utf-8"), width, tmp_path)
-        assert found == {"wide": width, "faults": [], "fetched": [], "images": True} and console == []
+    def test_published_pages_fit(self, tmp_path):
+        names = ("index.html", "oac/index.html", "protocols/gba.html", "gba/figure_6_switching.html")
+        texts = {name: (REFERENCE / name).read_text(encoding="utf-8") for name in names}
+        found, console = probed({(name, w): (text, w) for name, text in texts.items() for w in (390, 1400)}, tmp_path)
+        for (name, width), what in found.items():
+            assert what == {"wide": width, "faults": [], "fetched": [], "images": True}, f"{name} at {width}"
+        assert console == []
 
     def test_the_policy_lets_the_pages_own_script_run(self):
         dom, console = chromium(REFERENCE / "index.html", "--dump-dom")
