@@ -166,7 +166,7 @@ def synthetic_graph(full: tuple[int, int, int, int], rows: int, seed: int) -> tu
         entities=max(40, round(full[0] * share)),
         relations=max(3, min(full[1], round(full[1] * share**0.5))),
         triples=max(1, rows - held_out),
-        held_out=held_out,
+        evaluation_triples=held_out,
         exponent=0.8,
         rank=8,
         sharpness=4.0,

@@ -80,9 +80,8 @@ def carry_out(options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="lockstep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="lockstep", description=__doc__, formatter_class=form)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name, command, help):
@@ -163,9 +162,7 @@ def _train(options: argparse.Namespace) -> None:
         _show(error.run, options.json)
         folder = Path(tempfile.mkdtemp(prefix="lockstep-")) / "run"
         error.run.save(folder)
-        raise LockstepError(
-            f"{error.problem}. The run is kept in {folder}, from where it may be moved there"
-        ) from error
+        raise LockstepError(f"{error.problem}. The run is kept in {folder} and may be moved there") from error
 
 
 def _show(run: "Run", as_json: bool) -> None:

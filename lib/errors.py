@@ -52,9 +52,7 @@ class NodeLost(LockstepError, ConnectionError):
     """A node died."""
 
     def __init__(self, node: str):
-        super().__init__(
-            f"{node} died, and nothing can take its place; `lasts` in its failure says when it is there again"
-        )
+        super().__init__(f"{node} died, and nothing can take its place; `lasts` in its failure says when it is up")
         self.node = node
 
     def __reduce__(self):

@@ -37,9 +37,8 @@ def drawn() -> range:
 def not_sealed(seed: int) -> int:
     """Refuse a sealed seed for a run outside a sealed run; return every other seed."""
     if seed in SEALED and seed not in drawn():
-        raise BadOption(
-            f"seed {seed} is sealed: `lockstep run PAPER --sealed` alone draws {SEALED.start} to {SEALED.stop - 1}"
-        )
+        sealed = f"{SEALED.start} to {SEALED.stop - 1}"
+        raise BadOption(f"seed {seed} is sealed: `lockstep run PAPER --sealed` alone draws {sealed}")
     return seed
 
 

@@ -16,6 +16,8 @@ from lib.tasks import prepared_datasets
 from notebooks import regime, study
 from reports.runner import note_parameters
 
+_page = {"profile": "smoke", "data": ""}
+
 NEEDS = {
     "clicks": "clicks, as `python -m data_prep` makes them of Criteo, Avazu, Taobao or your own log",
     "behaviours": "clicks with what each user did before, as `python -m data_prep taobao` makes them",
@@ -30,20 +32,20 @@ NEEDS = {
 def use(profile: str, data: str = "", device: str = "cpu") -> None:
     """Let all workloads that are made from here on in this process have a profile and the data of a folder, and all runs in
     simulated time compute and evaluate on a device."""
-    study.use(profile, device)
-    study.PAGE["data"] = data
+    study.use_device(device)
+    _page.update(profile=profile, data=data)
     note_parameters(profile=profile, data=data)
     if data:
         prepared_datasets.Partitions(data)
 
 
 def is_full() -> bool:
-    return study.PAGE["profile"] == "full"
+    return _page["profile"] == "full"
 
 
 def data() -> str:
     """The folder of real data; "" without one."""
-    return study.PAGE["data"]
+    return _page["data"]
 
 
 def holds(kind: str) -> bool:

@@ -15,7 +15,7 @@ from lib.drivers.record import PartLog
 from lib.results.run import Run
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import Workload
-from lib.training.stages import DRIVERS
+from lib.training.schedule import DRIVERS
 from notebooks.toys import Climb, Letters
 
 __all__ = [

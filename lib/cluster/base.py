@@ -41,12 +41,19 @@ class Handle:
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         if method.startswith("__"):
             raise AttributeError(method)
-        call = self.__dict__[method] = partial(self._call, method)  # so that it is made once
+        call = partial(self._call, method) if self.retries is None else partial(self._call_again, method)
+        self.__dict__[method] = call  # so that it is made once
         return call
+
+    retries: Retries | None = None
+    """What makes the calls of a part that returns again."""
 
     @abstractmethod
     def bind(self, site: Site) -> Handle:
         """The same part, to be called from that site; a part binds every handle that it is given."""
+
+    def _call_again(self, method: str, *args) -> Awaitable[Any]:
+        return self.retries.call(partial(self._call, method, *args))
 
     @abstractmethod
     def _call(self, method: str, *args) -> Awaitable[Any]: ...
@@ -90,19 +97,6 @@ class Retries:
                 issued.set_result(issue())
             elif not issued.cancelled():
                 issued.set_exception(NodeLost(self._node))
-
-
-class RetryingHandle(Handle):
-    """A handle whose calls are made again."""
-
-    def __init__(self, handle: Handle, retries: Retries):
-        self._handle, self._retries = handle, retries
-
-    def bind(self, site: Site) -> RetryingHandle:
-        return RetryingHandle(self._handle.bind(site), self._retries)
-
-    def _call(self, method: str, *args) -> Awaitable[Any]:
-        return self._retries.call(partial(self._handle._call, method, *args))
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +340,7 @@ class Cluster(Checked, ABC):
         except RuntimeError as error:
             raise BadOption(f"{self.owner()}: device {self.device!r} is none that torch knows") from error
         if kind == "cuda" and not torch.cuda.is_available():
-            raise BadOption(
-                f'{self.owner()}: device="{self.device}", but torch sees no CUDA device here; use device="cpu"'
-            )
+            raise BadOption(f'{self.owner()}: torch sees no CUDA device for device="{self.device}"; use device="cpu"')
 
     def _check_node(self, where: str, name: str, *, many: bool = False) -> None:
         """Raise an error if there is no such node; `many`: "worker*" and "*" stand for several."""
@@ -357,9 +349,8 @@ class Cluster(Checked, ABC):
         last = {**dict.fromkeys(ROLES, math.inf), "worker": self.workers or 4, "server": self.servers}
         known = role in last and (number.isdigit() or (many and number == "*"))
         if not known and name != ("*" if many else "master"):
-            nodes = "worker0 ..., server0 ..., sync0, reader0, embedding0, " + (
-                "worker* and the like" if many else "master"
-            )
+            several = "worker* and the like" if many else "master"
+            nodes = f"worker0 ..., server0 ..., sync0, reader0, embedding0, {several}"
             raise BadOption(f"{self.owner()}: {where}: no node {name!r}; nodes are {nodes}")
         if number.isdigit() and int(number) >= last[role]:
             raise BadOption(f"{self.owner()}: {where}: no node {name!r}; the last {role} is {role}{last[role] - 1}")

@@ -81,9 +81,8 @@ class Failure(Checked):
     def cuts(self, one: str, other: str) -> bool:
         """Whether it is about the connection of these two."""
         ends = self.connection
-        return ends is not None and any(
-            matches(ends[0], a) and matches(ends[1], b) for a, b in ((one, other), (other, one))
-        )
+        pairs = ((one, other), (other, one))
+        return ends is not None and any(matches(ends[0], a) and matches(ends[1], b) for a, b in pairs)
 
     def window(self, start: float) -> Window:
         """Return when it begins and ends, if it begins then."""

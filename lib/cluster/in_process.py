@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from lib.cluster.base import Cluster, Handle, Meeting, Retries, RetryingHandle, Site, World
+from lib.cluster.base import Cluster, Handle, Meeting, Retries, Site, World
 from lib.cluster.failures import FailureSchedule, NodeFailures
 from lib.device_array import native
 from lib.errors import MemberLost, NodeLost, first_cause
@@ -135,9 +135,9 @@ def _is_phantom(array: np.ndarray) -> bool:
 class ProcessSite(Site):
     """A node of this process."""
 
-    def __init__(self, cluster: Cluster, node: str):
-        self.context = NodeContext(node)
-        self.fails = cluster.fails
+    def __init__(self, world: ProcessWorld, node: str):
+        self.world, self.context = world, NodeContext(node)
+        self.fails = world.cluster.fails
         """Whether anything may go wrong here."""
         self.survivors: dict[str, Any] = {}
 
@@ -149,6 +149,12 @@ class ProcessSite(Site):
         if key not in self.survivors:
             self.survivors[key] = make(None)
         return self.survivors[key]
+
+    def progress(self, samples: int) -> None:
+        self.world.report(samples)
+        if self.fails:
+            schedule, now = self.world.failure_schedule, asyncio.get_running_loop().time()
+            schedule.count_batch(self.node, self.failures.count_batch(now - schedule.start))
 
     def end(self) -> list[Any]:
         """Cancel what runs here and make room for the next generation; the records of the parts."""
@@ -168,6 +174,7 @@ class PartSlot:
 
     def __init__(self, site: ProcessSite, make: Callable[[], Any]):
         self.site, self._make = site, make
+        self.retries: Retries | None = None
         self.put()
 
     def put(self) -> None:
@@ -179,7 +186,7 @@ class ProcessHandle(Handle):
     """A part of this process, as it is called from one of its nodes."""
 
     def __init__(self, caller: ProcessSite, slot: PartSlot):
-        self._caller, self._site, self._slot = caller, slot.site, slot
+        self._caller, self._site, self._slot, self.retries = caller, slot.site, slot, slot.retries
 
     def bind(self, site: ProcessSite) -> ProcessHandle:
         return type(self)(site, self._slot)
@@ -208,12 +215,10 @@ class ProcessWorld(World):
         if self.failure_schedule.is_dead(site.node):
             raise NodeLost(site.node)
         slot = PartSlot(site, partial(part, site, *args))
-        handle = self.handle(self.site("master"), slot)
-        if not (returns and site.fails):
-            return handle
-        return RetryingHandle(
-            handle, Retries(node, lambda: slot.context.generation, partial(self._host_again, slot, self._restarts))
-        )
+        if returns and site.fails:
+            again = partial(self._host_again, slot, self._restarts)
+            slot.retries = Retries(node, lambda: slot.context.generation, again)
+        return self.handle(self.site("master"), slot)
 
     async def _host_again(self, slot: PartSlot, restarts: int) -> bool:
         """Wait until a slot's node is up, and make its part again, unless all nodes have started anew meanwhile."""
@@ -260,9 +265,8 @@ class ProcessWorld(World):
         return [record for node in self._sites for record in self.take_records(node)]
 
     def _fresh_collectives(self) -> InProcessCollectives:
-        return InProcessCollectives(
-            (lambda rank: self.site(f"worker{rank}").generation) if self.cluster.fails else None
-        )
+        generation = (lambda rank: self.site(f"worker{rank}").generation) if self.cluster.fails else None
+        return InProcessCollectives(generation)
 
     def _kill(self, node: str) -> None:
         self._end(node)

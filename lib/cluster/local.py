@@ -56,10 +56,6 @@ class WallSite(Site):
         self._started = time.perf_counter() - ago
         self.delays.start_clock(ago)
 
-    def count_batch(self) -> int:
-        """Count one more batch; return the number of batches."""
-        return self.failures.count_batch(time.perf_counter() - (self._started or 0.0))
-
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -118,15 +114,9 @@ class MessageDelays:
         """The training started so many seconds ago."""
         self._started = asyncio.get_running_loop().time() - ago
 
-    def request_arrival(self, target: str) -> float | None:
-        """When a message to that node arrives that is sent now; None: at once. No message overtakes another."""
-        return self._arrival(self._source, target)
-
-    def answer_arrival(self, target: str) -> float | None:
-        """When that node's answer arrives that is sent now; None: at once."""
-        return self._arrival(target, self._source)
-
-    def _arrival(self, source: str, target: str) -> float | None:
+    def arrival(self, other: str, answer: bool = False) -> float | None:
+        """When a message to a node, or its `answer`, arrives that is sent now; None: at once. No message overtakes another."""
+        source, target = (other, self._source) if answer else (self._source, other)
         if self._started is None:
             return None
         if (source, target) not in self._connections:
@@ -190,7 +180,7 @@ class LocalHandle(ProcessHandle):
         function = getattr(self._slot.part, method)
         if not self._caller.fails:
             return asyncio.get_running_loop().create_task(function(*args))
-        arrival = self._caller.delays.request_arrival(self._site.node)
+        arrival = self._caller.delays.arrival(self._site.node)
         return self._slot.context.call(self._carry(arrival, function, args))
 
     async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
@@ -199,7 +189,7 @@ class LocalHandle(ProcessHandle):
         if self._generation.ended:  # a dead caller's message never arrives, though its task has not ended yet
             raise asyncio.CancelledError
         result = await function(*args)
-        await sleep_until(self._caller.delays.answer_arrival(self._site.node))
+        await sleep_until(self._caller.delays.arrival(self._site.node, answer=True))
         return result
 
 
@@ -254,25 +244,19 @@ class LocalSite(WallSite, ProcessSite):
 
     def __init__(self, world: LocalWorld, node: str):
         WallSite.__init__(self, world.cluster, world.seed, node, world.device)
-        ProcessSite.__init__(self, world.cluster, node)
-        self._world = world
+        ProcessSite.__init__(self, world, node)
         self.threads, self.input_threads = world.threads, world.input_threads
 
     def now(self) -> float:
-        return self._world.now()
+        return self.world.now()
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:
             return mine.copy()
-        return (await self._world.collectives.reduce(meeting, "mean", self.rank, mine, mean)).copy()
+        return (await self.world.collectives.reduce(meeting, "mean", self.rank, mine, mean)).copy()
 
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
-        return await self._world.collectives.reduce(meeting, "gather", self.rank, mine, list)
-
-    def progress(self, samples: int) -> None:
-        self._world.report(samples)
-        if self._world.cluster.failures:
-            self._world.failure_schedule.count_batch(self.node, self.count_batch())
+        return await self.world.collectives.reduce(meeting, "gather", self.rank, mine, list)
 
     def _forget(self) -> None:
         self.objects = {}

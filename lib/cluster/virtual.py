@@ -154,9 +154,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         tasks = asyncio.all_tasks(self)
         waiting = sorted(_where(task) for task in (tasks - {main} or tasks))
         shown = "\n  ".join(waiting[:20]) + (f"\n  and {len(waiting) - 20} more" if len(waiting) > 20 else "")
-        return (
-            f"deadlock at virtual time {self.now:.6f} s: nothing is ready and no timer is set; waiting are\n  {shown}"
-        )
+        return f"deadlock at virtual time {self.now:.6f} s: nothing is ready, no timer is set; waiting are\n  {shown}"
 
 
 def _where(task: asyncio.Task) -> str:
@@ -325,8 +323,8 @@ class VirtualSite(ProcessSite):
     """What a node's parts see, and what the node has done."""
 
     def __init__(self, world: VirtualWorld, node: str):
-        super().__init__(world.cluster, node)
-        self.world, self.node, self.rank = world, node, rank_of(node)
+        super().__init__(world, node)
+        self.node, self.rank = node, rank_of(node)
         self.device = torch.device(world.cluster.device)
         self.spec = world.cluster.node(node)
         self.failures = world.cluster.failures_of(world.seed, node)
@@ -418,12 +416,6 @@ class VirtualSite(ProcessSite):
         _, done = await self._meet(meeting, "gathered", mine, list, [step] * (everyone.size - 1))
         await self.sleep_until(done[meeting.members.index(self.rank)])
         return arrays
-
-    def progress(self, samples: int) -> None:
-        self.world.report(samples)
-        if self.fails:
-            failure_schedule = self.world.failure_schedule
-            failure_schedule.count_batch(self.node, self.failures.count_batch(self._loop.now - failure_schedule.start))
 
     def _forget(self) -> None:
         self._lanes = [0.0] * self.spec.lanes

@@ -270,9 +270,8 @@ class WithPartner(Exchanger):
         if partner is None:
             return None
         if partner == self.rank or partner not in range(workers):
-            raise BadOption(
-                f"{self.rule.name}: partner(round={round}, rank={self.rank}, workers={workers}) gave {partner}"
-            )
+            asked = f"partner(round={round}, rank={self.rank}, workers={workers})"
+            raise BadOption(f"{self.rule.name}: {asked} gave {partner}")
         if not mixes_now(self.rule, {self.rank: self.replica.moved()}):
             return None
         start, sent = self.site.now(), self._message(round)

@@ -22,6 +22,7 @@ from lib.cluster.base import Meeting, Site
 from lib.drivers.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.replica_rule import mixes_now
+from lib.protocols.server_rule import with_value
 from lib.store.checkpoint import Part
 
 HERE = frozenset({"in", "resuming"})
@@ -48,6 +49,11 @@ CHANGES: dict[str, tuple[frozenset[str], str]] = {
 - leaves: it has no more data."""
 
 
+def _in_standing(*standings: str) -> cached_property:
+    """The ranks of the workers in one of these standings."""
+    return cached_property(lambda members: frozenset(r for r, each in enumerate(members.standing) if each in standings))
+
+
 @dataclass(frozen=True)
 class Members:
     """Guaranteed: each worker has exactly one standing, so an awaited worker is neither dead nor away."""
@@ -64,7 +70,7 @@ class Members:
         before, then = CHANGES[change]
         if self.standing[rank] not in before:
             return self
-        changed = replace(self, standing=_at(self.standing, rank, then))
+        changed = replace(self, standing=with_value(self.standing, rank, then))
         return changed.heard(rank, self.generations[rank] + 1) if change == "dies" else changed
 
     def after_pause(self) -> Members:
@@ -76,43 +82,22 @@ class Members:
         """After a question from that generation of the worker's node."""
         if self.generations[rank] == generation:
             return self
-        return replace(self, generations=_at(self.generations, rank, generation))
+        return replace(self, generations=with_value(self.generations, rank, generation))
 
     def with_new_generations(self) -> Members:
         """A new process counts the generations of its nodes anew."""
         return replace(self, generations=(0,) * len(self.generations))
 
-    @cached_property
-    def active(self) -> frozenset[int]:
-        """Workers that take part, now or after a pause."""
-        return self._of(HERE | PAUSED)
-
-    @cached_property
-    def awaited(self) -> frozenset[int]:
-        """Workers that others may wait for."""
-        return self._of(HERE)
-
-    @cached_property
-    def paused(self) -> frozenset[int]:
-        """Workers that have paused and are still waited for."""
-        return self._of({"paused"})
-
-    @cached_property
-    def left_out(self) -> frozenset[int]:
-        """Workers that have paused and are not waited for."""
-        return self._of({"left out"})
-
-    @cached_property
-    def joining(self) -> frozenset[int]:
-        """Workers that are up again and not waited for yet."""
-        return self._of({"joining"})
-
-    def _of(self, standings: frozenset[str] | set[str]) -> frozenset[int]:
-        return frozenset(rank for rank, each in enumerate(self.standing) if each in standings)
-
-
-def _at(values: tuple, rank: int, value: object) -> tuple:
-    return (*values[:rank], value, *values[rank + 1 :])
+    active = _in_standing(*HERE, *PAUSED)
+    """Workers that take part, now or after a pause."""
+    awaited = _in_standing(*HERE)
+    """Workers that others may wait for."""
+    paused = _in_standing("paused")
+    """Workers that have paused and are still waited for."""
+    left_out = _in_standing("left out")
+    """Workers that have paused and are not waited for."""
+    joining = _in_standing("joining")
+    """Workers that are up again and not waited for yet."""
 
 
 class Rendezvous(Part):
@@ -192,18 +177,15 @@ class Rendezvous(Part):
         formed = self._rule.form_groups(rounds, self._members.awaited, self._workers)
         grouped = [rank for group in formed for rank in group]
         if len(set(grouped)) < len(grouped) or not rounds.keys() >= set(grouped):
-            raise BadOption(
-                f"{self._rule.name}: form_groups must make groups of those who wait, each once; it gave {formed}"
-            )
+            right = "must make groups of those who wait, each once"
+            raise BadOption(f"{self._rule.name}: form_groups {right}; it gave {formed}")
         for group in formed:
             self._meet(tuple(sorted(group)), rounds[min(group)])
 
     def _meet(self, members: tuple[int, ...], round: int) -> None:
         self._met += 1
         self._following = max(self._following, round + 1)
-        generations = (
-            tuple(self._members.generations[rank] for rank in members) if any(self._members.generations) else ()
-        )
+        generations = tuple(self._members.generations[rank] for rank in members)
         meeting = Meeting(f"{self._stage}.{self._met}", members, round, generations)
         mixes = mixes_now(self._rule, {rank: self._moved[rank] for rank in members})
         for rank in members:

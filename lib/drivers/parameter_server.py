@@ -25,16 +25,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, PartLog, Snapshot, pop_reached
 from lib.drivers.shard import Gradient, PullReply, Shard, StepInput, Update
 from lib.errors import BadOption
-from lib.protocols.server_rule import (
-    Apply,
-    Decisions,
-    Push,
-    ServerRule,
-    ServerState,
-    check_decisions,
-    check_end,
-    check_push,
-)
+from lib.protocols.server_rule import Apply, Push, ServerRule, ServerState, check_decisions, check_end, check_push
 from lib.store.checkpoint import Part
 from lib.store.rows import Rows
 
@@ -94,9 +85,8 @@ class ParameterServer(Part):
             if earlier:
                 earlier.set_result(None)
             else:  # a worker's steps start in its order, so not this one before those that wait
-                self._open_gates(
-                    [each for each in self._gates if each[0] == worker] if self._rule.pull_ahead else [step]
-                )
+                mine = [each for each in self._gates if each[0] == worker]
+                self._open_gates(mine if self._rule.pull_ahead else [step])
             updates = await self._remove_paused()
         if updates:
             await self._carry_out(updates)
@@ -206,7 +196,7 @@ class ParameterServer(Part):
             updates += await self._decide(worker, *self._rule.on_leave(self._state, worker))
         return updates
 
-    async def _decide(self, worker: int, state: ServerState, decisions: Decisions) -> list[Update]:
+    async def _decide(self, worker: int, state: ServerState, decisions: tuple) -> list[Update]:
         """Take the rule's decisions; the updates are under way from now on, and begin before the next request's turn."""
         check_decisions(self._rule, self._state, state, decisions, self._waiting)
         updates: list[Update] = []

@@ -131,9 +131,8 @@ class Plan:
 
     @functools.cached_property
     def _sized_batches(self) -> SizedBatches:
-        return sized_batches(
-            self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.bags_summed_before)
-        )
+        places = self.store.ids != "distinct" or bool(self.bags_summed_before)
+        return sized_batches(self.workload, self.seed, places)
 
     @functools.cached_property
     def dims(self) -> dict[str, int]:
@@ -181,9 +180,8 @@ class Plan:
         if not self.gradients:
             return {None: {name: np.empty(0, np.int64) for name in self.dims}}
         places = (*self.eval_at, self.samples, *([0] if self.open else []))  # an open one may end before it has begun
-        return {
-            day: self.workload.evaluation_ids(self.seed, day) for day in {self.eval_point(each).day for each in places}
-        }
+        days = {self.eval_point(each).day for each in places}
+        return {day: self.workload.evaluation_ids(self.seed, day) for day in days}
 
     def start(self, site: Site) -> np.ndarray:
         """The dense parameters and running statistics before training: the same on every node, made once for all parts."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -184,9 +186,8 @@ def settle(records: Iterable[PartLog], undone: int = 0) -> dict[str, int]:
     for book in books:
         # Not computed are only steps whose worker was lost; not started are only those whose cached worker asked and was lost.
         if not -workers["unanswered"] <= book["issued"] - workers["issued"] <= book["lost"]:
-            raise LockstepError(
-                f"the gradient ledger does not balance: {book['issued']} started, {workers['issued']} computed"
-            )
+            counts = f"{book['issued']} started, {workers['issued']} computed"
+            raise LockstepError(f"the gradient ledger does not balance: {counts}")
     whole = books[0] if books else _book("no worker", 0, Counter())
     held = any(record.ledger["samples held"] for record in records)
     abandoned = {"abandoned": max(record.ledger["abandoned"] for record in records)} if held else {}
@@ -196,7 +197,41 @@ def settle(records: Iterable[PartLog], undone: int = 0) -> dict[str, int]:
 def _book(whose: str, issued: int, ledger: Counter) -> dict[str, int]:
     total = sum(ledger[outcome] for outcome in (*OUTCOMES, "abandoned"))
     if total != issued:
-        raise LockstepError(
-            f"the gradient ledger of {whose} does not balance: issued {issued}, accounted for {total}: {dict(ledger)}"
-        )
+        counts = f"issued {issued}, accounted for {total}: {dict(ledger)}"
+        raise LockstepError(f"the gradient ledger of {whose} does not balance: {counts}")
     return {"issued": issued, **{outcome: ledger[outcome] for outcome in OUTCOMES}}
+
+
+def account(taken: Iterable[int], batches: int, complete: bool = True) -> None:
+    """Every batch of a pass was trained on exactly once, or at most once where that pass is not `complete`; an error names those
+    that were not."""
+    counts = Counter(taken)
+    wrong = {
+        "never": (index for index in range(batches) if complete and not counts[index]),
+        "more than once": (index for index, count in sorted(counts.items()) if count > 1),
+        "though there are none": (index for index in sorted(counts) if not 0 <= index < batches),
+    }
+    for how, which in wrong.items():
+        if some := list(islice(which, 5)):
+            raise LockstepError(f"of {batches} batches, these were trained on {how}: {some} (at most five are named)")
+
+
+def digest(final: dict[str, Any]) -> str:
+    """sha256 over named arrays in canonical order: names sorted, each array with its type and shape."""
+    result = hashlib.sha256()
+    for name, array in sorted(_arrays("", final)):
+        array = np.ascontiguousarray(array)
+        result.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        result.update(array.tobytes())
+    return result.hexdigest()
+
+
+def _arrays(name: str, thing: Any):
+    if isinstance(thing, dict):
+        for inner, value in thing.items():
+            yield from _arrays(f"{name}/{inner}", value)
+    elif is_dataclass(thing):
+        for field in fields(thing):
+            yield from _arrays(f"{name}/{field.name}", getattr(thing, field.name))
+    else:
+        yield name, thing

@@ -87,13 +87,14 @@ class ReplicaWorker(Part):
         self.site, self._plan, self._rank, self.rule = site, plan, rank, plan.protocol.dense
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
-        self.replica = Replica(site, plan, self.record, self._trainer.size, rows=servers is None)
+        self.replica = Replica(site, plan, self.record, self._trainer.model.size, rows=servers is None)
         self._servers = servers and make_client(site, plan, servers, rank, self.replica.size, self.record)
         self._input = Input(site, plan, rank, data_service, self._trainer, self._servers and self._servers.batch)
         self._rendezvous = rendezvous.bind(site)
         exchange, when = self.rule.exchange, self.rule.when
         self.overlapped = exchange.overlapped and plan.on_nan == "stop"
-        self.buckets = self._trainer.buckets(exchange.buckets if self.overlapped or not exchange.overlapped else 1)
+        count = exchange.buckets if self.overlapped or not exchange.overlapped else 1
+        self.buckets = self._trainer.model.buckets(count)
         self.exchanger = EXCHANGERS[type(exchange)](
             site, plan, rank, self.replica, self.record, self._rendezvous, sync_servers, self.buckets
         )
@@ -341,9 +342,8 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     args, inherited = (row_servers, rendezvous, centre, data_service), ()
     if model:
         inherited = model.dense, {} if row_servers else model.rows
-    workers = Workers(
-        world, plan, ReplicaWorker, args, listeners, model=inherited, embedding=(row_servers, data_service)
-    )
+    embedding = row_servers, data_service
+    workers = Workers(world, plan, ReplicaWorker, args, listeners, model=inherited, embedding=embedding)
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
     return await carry_out(world, plan, workers, others, {"rendezvous": rendezvous, **data_service.named()})
 
@@ -360,9 +360,8 @@ def check(plan: Plan) -> None:
         if sparse.family == "replica" and rule.model == "centre":
             raise BadOption(f"{rule.name}: the model is the sync servers' copy, so rows must follow a server rule")
         if sparse.family == "server" and sparse.blocks and rule.worker_threads > 1:
-            raise BadOption(
-                f"{rule.name}: {rule.worker_threads} threads of a worker cannot wait for their turn with {sparse.name!r}"
-            )
+            threads = f"{rule.worker_threads} threads of a worker"
+            raise BadOption(f"{rule.name}: {threads} cannot wait for their turn with {sparse.name!r}")
         if sparse.family == "server" and sparse.blocks and rule.waits_for_others:
             raise BadOption(
                 f"{rule.name}: workers that wait for each other's replicas, and for rows at the barrier of {sparse.name!r}, may "

@@ -190,9 +190,8 @@ class CachedClient(ServerClient):
                 self._keep(batch, missing, await start, expired)
             self._steps_left -= 1
             dense = self._vector.pull() if self._dense else None
-            return PullReply(
-                0, 0.0, dense, {table: self._tables[table].pull(batch.ids[table]) for table in self._tables}
-            )
+            rows = {name: table.pull(batch.ids[name]) for name, table in self._tables.items()}
+            return PullReply(0, 0.0, dense, rows)
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
         async with self._turn:
@@ -359,7 +358,8 @@ class ServerWorker(Part):
     def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], data_service: DataService):
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
-        self._clients = [make_client(site, plan, each, rank, self._trainer.size, self.record) for each in servers]
+        size = self._trainer.model.size
+        self._clients = [make_client(site, plan, each, rank, size, self.record) for each in servers]
         self._plan = plan
         self._input = Input(site, plan, rank, data_service, self._trainer, self._clients[-1].batch)
 

@@ -220,9 +220,8 @@ class Shard(Checkpointed):
             if self._memory:
                 grads = self._memory.compensate(grads, table.peek(ids), gradient.source.rows[name], name, ids)
             blocks.append((ids, grads))
-            weights.append(
-                weighted(gradient.token, table.stamps(ids)) if weighted else np.full(ids.size, weight, np.float32)
-            )
+            of_rows = weighted and weighted(gradient.token, table.stamps(ids))
+            weights.append(of_rows if weighted else np.full(ids.size, weight, np.float32))
         if len(pairs) == 1 and pairs[0][1] == divisor and not weighted:
             table.push(*blocks[0], stamp, distinct=True, rate=decision.rate)
             return 0

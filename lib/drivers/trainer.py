@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -104,26 +104,18 @@ class Trainer:
             for thread in range(threads)
         ]
         """Those that are free now."""
-        if self._models[0].running and plan.protocol.dense.statistics is None:
+        self.model = self._models[0]
+        if self.model.running and plan.protocol.dense.statistics is None:
             raise BadOption(
-                f"{plan.protocol.dense.name}: the model's running statistics ({self._models[0].running[0]!r}) would be no "
+                f"{plan.protocol.dense.name}: the model's running statistics ({self.model.running[0]!r}) would be no "
                 "part of what is exchanged and evaluated; replicas of ds-sync, all-reduce or hybrid have them, and "
                 "lib.tasks.layers.Norm does without"
             )
         self._whole = plan.workload.work()
         self._compute = self._run if plan.gradients else self._pretend
-        self._blank = torch.zeros(1).expand(self._models[0].size)
+        self._blank = torch.zeros(1).expand(self.model.size)
         self.latest: Computation | None = None
         """The last computation, until somebody takes note of it."""
-
-    @property
-    def size(self) -> int:
-        """Number of dense parameters."""
-        return self._models[0].size
-
-    def buckets(self, count: int | Literal["tensor"]) -> list[slice]:
-        """The dense gradient in about so many parts, or one a tensor, in the order in which they get ready."""
-        return self._models[0].buckets(count)
 
     async def step(
         self, batch: Batch, dense: Any, rows: dict[str, Any], early: Overlap | None = None

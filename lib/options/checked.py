@@ -63,9 +63,12 @@ class Checked(metaclass=CheckedType):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda data: data if isinstance(data, cls) else cls.read(data)
-        )
+        read = core_schema.no_info_plain_validator_function
+        return read(lambda data: data if isinstance(data, cls) else cls.read(data))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what an object has cached is made again in another process, and is no part of a run's name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _reject(self, field: str, right: str) -> None:
         raise BadField(self.owner(), (field,), f" must be {right}, not {shown(getattr(self, field))}")
@@ -82,12 +85,7 @@ class Checked(metaclass=CheckedType):
         if not isinstance(data, Mapping):
             such = ", ".join(f"{field.name}: ..." for field in fields(cls)[:2])
             raise BadField(cls.owner(), (), f" must be {cls.__name__}'s fields, such as {{{such}}}, not {shown(data)}")
-        return read_fields(cls, data)
-
-
-def read_fields(kind: type[Checked], data: Mapping[str, Any]) -> Any:
-    """Make an object from its fields; unknown and missing ones are errors."""
-    return kind(**check(kind, data, plain=True))
+        return cls(**check(cls, data, plain=True))
 
 
 def read_kind(what: str, kinds: Mapping[str, type], data: Any) -> Any:
@@ -101,7 +99,8 @@ def read_kind(what: str, kinds: Mapping[str, type], data: Any) -> Any:
     name = data["name"]
     if not isinstance(name, str) or name not in kinds:
         raise BadField(what, ("name",), f": no {what} is called {name!r}; {nearest(str(name), kinds)}")
-    return read_fields(kinds[name], {key: value for key, value in data.items() if key != "name"})
+    own = {key: value for key, value in data.items() if key != "name"}
+    return kinds[name](**check(kinds[name], own, plain=True))
 
 
 def to_plain(thing: Any) -> Any:

@@ -19,10 +19,7 @@ class Sync(ServerRule):
     cite: ClassVar = "Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)"
     blocks: ClassVar = True
     drops: ClassVar = False
-
-    @property
-    def max_staleness(self) -> float:
-        return 0
+    max_staleness: ClassVar = 0
 
     def batches_a_step(self, workers: int) -> int:
         return workers
@@ -112,10 +109,7 @@ class Frozen(ServerRule):
     blocks: ClassVar = False
     drops: ClassVar = True
     data: ClassVar = "queue"
-
-    @property
-    def max_staleness(self) -> float:
-        return 0
+    max_staleness: ClassVar = 0
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         return state.drop(push), (Drop((push,)),)

@@ -57,6 +57,7 @@ class DSSync(ReplicaRule):
     cite: ClassVar = "Wang et al., DS-Sync, 2020 (arXiv:2007.03298)"
     blocks: ClassVar = True
     drops: ClassVar = False
+    max_staleness: ClassVar = 0
 
     every: Count = 1
     """Local steps between two averages."""
@@ -93,10 +94,6 @@ class DSSync(ReplicaRule):
     @property
     def when(self) -> Loop:
         return Loop(every=self.every, place=self.place)
-
-    @property
-    def max_staleness(self) -> float:
-        return 0
 
     def groups(self, round: int, workers: int) -> Groups:
         if self.whole:
@@ -147,9 +144,8 @@ def _digit(round: int, workers: int, bases: tuple[int, ...]) -> Groups:
     digit = round % len(bases)
     step = math.prod(bases[:digit])
     block = step * bases[digit]
-    return tuple(
-        tuple(range(high + low, high + block, step)) for high in range(0, workers, block) for low in range(step)
-    )
+    firsts = [(high, low) for high in range(0, workers, block) for low in range(step)]
+    return tuple(tuple(range(high + low, high + block, step)) for high, low in firsts)
 
 
 def _ring(round: int, workers: int, size: int) -> Groups:

@@ -9,6 +9,22 @@ Special cases: HopBS with bound 0 and SGD is Sync with a learning rate `workers`
 Departures: Hop itself has no server; here, as in GBA's comparison, gradients travel to one. A bound is counted in the steps
 that workers have finished, as in stale synchronous parallel (Ho et al., NIPS 2013). SSP's cache there ages row by row; here all
 of it is as old as its oldest part, and is read again in one go.
+
+Staleness that is bounded where work is let in, as in asynchronous reinforcement learning.
+
+Fu et al., "AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning", 2025 (arXiv:2505.24298).
+
+The rule in one sentence: a worker may start only while all that was let in, also what is still computed, would be used up
+within so many updates; an update takes the first N gradients to arrive.
+
+Paper -> code: floor((N_r - 1) / B) <= i + eta, where N_r counts all trajectories let in until version i -> `may_start`, which
+counts what is in flight or waits, N_r - i B; B -> `size`; eta -> `lag`.
+
+Special cases: lag = 0 is Sync whose gradients are computed by the workers that are free, so that a fast one may bring several.
+From `lag` x `size` >= the number of workers on, no worker waits, and it is BSP.
+
+Departure: the bound is one at the door, as the paper's: a gradient of a worker that is slow from then on can be older than
+`lag`.
 """
 
 from __future__ import annotations
@@ -17,8 +33,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lib.options.checked import Natural
-from lib.protocols.baselines import Sync
-from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
+from lib.protocols.baselines import BSP, Sync
+from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState, with_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +47,7 @@ class Begun(ServerState):
     """Steps of each worker whose gradients arrived."""
 
     def receive(self, push: Push) -> Begun:
-        done = with_count(self.done, push.worker, self.done[push.worker] + 1)
+        done = with_value(self.done, push.worker, self.done[push.worker] + 1)
         return replace(ServerState.receive(self, push), done=done)
 
 
@@ -47,7 +63,7 @@ class CountsSteps(ServerRule):
 
     def on_start(self, state: Begun, worker: int) -> tuple[Begun, int]:
         state, token = super().on_start(state, worker)
-        return replace(state, begun=with_count(state.begun, worker, state.begun[worker] + 1)), token
+        return replace(state, begun=with_value(state.begun, worker, state.begun[worker] + 1)), token
 
     def on_cut(self, state: Begun) -> Begun:
         """Count anew: a worker that waits here for one with fewer steps could keep that one waiting in an all-reduce."""
@@ -57,13 +73,8 @@ class CountsSteps(ServerRule):
     def on_join(self, state: Begun, worker: int) -> Begun:
         """Count its lost steps as neither started nor done, level with the slowest of the others."""
         level = max(state.done[worker], min((state.done[other] for other in state.active), default=0))
-        begun, done = (with_count(steps, worker, level) for steps in (state.begun, state.done))
+        begun, done = (with_value(steps, worker, level) for steps in (state.begun, state.done))
         return replace(super().on_join(state, worker), begun=begun, done=done)
-
-
-def with_count(steps: tuple[int, ...], worker: int, count: int) -> tuple[int, ...]:
-    """The counts with another one of that worker."""
-    return (*steps[:worker], count, *steps[worker + 1 :])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,3 +155,26 @@ class HopBW(Sync):
         if len(state.pending) < needed:
             return state, ()
         return self._mean(state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission(CountsSteps, BSP):
+    """Any N gradients make an update, and a worker may start only while at most `lag` updates' worth of others are ahead of it.
+
+    Guarantee: gradients that are computed or wait are never more than (lag + 1) N; with lag = 0 staleness is 0.
+    """
+
+    name: ClassVar = "admission"
+    cite: ClassVar = "Fu et al., AReaL, 2025 (arXiv:2505.24298), staleness control"
+    blocks: ClassVar = True
+
+    lag: Natural = 0
+    """Updates by which a gradient may be late if all workers are equally fast (eta)."""
+
+    @property
+    def max_staleness(self) -> float:
+        return float("inf") if self.lag else 0
+
+    def may_start(self, state: Begun, worker: int) -> bool:
+        computed = sum(state.begun[other] - state.done[other] for other in state.active)
+        return computed + len(state.pending) < (self.lag + 1) * self.batches_a_step(len(state.clocks))

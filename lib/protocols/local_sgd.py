@@ -15,6 +15,38 @@ momentum and alpha = 1, and DiLoCo with momentum 0 and rate 1, are local SGD.
 Departures: where one learner violates dynamic averaging's condition, all take the mean, as in its first form; the paper's
 coordinator may do with some of them. Rows of embedding tables are the replica's and averaged with it, and have no part in that
 condition; outer optimisers are for the dense parameters alone. The inner optimiser is the workload's, and its state stays local.
+
+DES-LOC: Iacob et al., "DES-LOC: Desynced Low Communication Adaptive Optimizers for Training Foundation Models", ICLR 2026
+(arXiv:2505.22549).
+
+The rule in one sentence: local steps of an adaptive optimiser, whose parameters are averaged often and whose moments, which
+change more slowly, are averaged more rarely.
+
+Paper -> code: K_x -> `every`; K_u and K_v, as multiples of K_x -> `first` and `second`, the paper's 3 and 6.
+
+The hook `averaged_state`, for all means of groups: a rule sees parameters alone, and this one decides about the optimiser's
+state.
+
+Special cases: first = second = 1 is Local Adam; with SGD, which has no moments, it is local SGD.
+
+Departures: moments are averaged after the step that they have made, with the parameters; the paper averages them in the midst
+of it. With momentum its buffer is the first moment, with Adagrad its sum the second. Moments of rows in a replica are averaged
+as the network's are.
+
+NoLoCo: Kolehmainen et al., "NoLoCo: No-all-reduce Low Communication Training Method for Large Models", 2025
+(arXiv:2506.10911).
+
+The rule in one sentence: after some local steps two workers meet, others each time, and each makes an outer step by their mean
+gradient and towards their mean copy.
+
+Paper -> code: delta <- alpha delta - (beta / n) sum Delta_j - gamma (phi_i - (1 / n) sum phi_j), phi <- phi + delta ->
+`merge`; what is sent, phi and theta -> `send`; random pairs, alike for all -> `groups`, by a hash of round and rank.
+
+Special cases: among workers whose copies are equal, as with two workers, gamma has no part; with gamma = beta = 1 and alpha =
+0 a pair takes the mean of its replicas.
+
+Departures: with an odd number of workers one is alone in a round. The paper also sends activations of its pipeline's stages to
+random replicas, which here have none. Rows of embedding tables follow Async.
 """
 
 from collections.abc import Mapping
@@ -24,8 +56,9 @@ from typing import ClassVar
 import numpy as np
 
 from lib.options.checked import Count, Natural, NotNegative, Positive, Share
-from lib.protocols.mixing import Loop, Mean, Mix
-from lib.protocols.replica_rule import ReplicaRule
+from lib.protocols.baselines import Async
+from lib.protocols.mixing import Loop, Mean, Mix, scrambled
+from lib.protocols.replica_rule import Groups, ReplicaRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,3 +163,51 @@ class DiLoCo(OuterCopy):
         """The outer copy and its momentum after a Nesterov step, as torch.optim's."""
         velocity = self.momentum * velocity + gradient
         return outer - self.rate * (gradient + self.momentum * velocity), velocity
+
+
+@dataclass(frozen=True, kw_only=True)
+class DESLOC(LocalSGD):
+    """Local SGD that averages the optimiser's first moment in every few of its means, and the second in fewer."""
+
+    name: ClassVar = "des-loc"
+    cite: ClassVar = "Iacob et al., DES-LOC, ICLR 2026 (arXiv:2505.22549)"
+
+    first: Count = 3
+    """Means of the parameters from one of the first moment to the next (K_u / K_x)."""
+    second: Count = 6
+    """The same of the second moment (K_v / K_x)."""
+
+    def averaged_state(self, round: int) -> tuple[str, ...]:
+        first = () if (round + 1) % self.first else ("exp_avg", "momentum_buffer")
+        return first if (round + 1) % self.second else (*first, "exp_avg_sq", "sum")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoLoCo(OuterCopy):
+    """Local steps, then an outer step of two workers that a hash pairs: by their mean gradient, and towards their mean copy."""
+
+    name: ClassVar = "noloco"
+    cite: ClassVar = "Kolehmainen et al., NoLoCo, 2025 (arXiv:2506.10911)"
+    rows: ClassVar = Async()
+    model: ClassVar = "average"
+
+    momentum: NotNegative = 0.5
+    """Of the outer step (alpha)."""
+    rate: Positive = 0.7
+    """The outer learning rate (beta)."""
+    pull: NotNegative = 0.7
+    """How far an outer step goes towards the pair's mean copy (gamma)."""
+
+    def groups(self, round: int, workers: int) -> Groups:
+        order = np.argsort(scrambled(workers, round)).tolist()
+        return tuple(tuple(order[first : first + 2]) for first in range(0, workers, 2))
+
+    def send(self, memory, mine: np.ndarray, round: int) -> np.ndarray:
+        return np.concatenate([memory[0], mine])
+
+    def merge(self, memory, mine: np.ndarray, mix: Mix):
+        outer, velocity = memory
+        copies, replicas = np.split(mix.theirs, 2)
+        velocity = self.momentum * velocity + self.rate * (replicas - copies) + self.pull * (copies - outer)
+        outer = outer + velocity
+        return (outer, velocity), outer

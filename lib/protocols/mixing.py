@@ -5,9 +5,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from lib.errors import BadOption
+from lib.options.checked import Checked, Count, Natural
+from lib.options.units import Seconds
 
-Buckets = int | Literal["tensor"]
+Buckets = Count | Literal["tensor"]
 """In how many collectives a vector travels, cut between tensors and alike in size; or a collective for each tensor."""
 
 
@@ -26,7 +27,7 @@ class Mix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class Exchange(Checked):
     """What is exchanged, and with whom."""
 
     together: ClassVar[bool] = True
@@ -51,9 +52,6 @@ class Gradients(Exchange):
     """Not where there is one bucket, nor where a run may skip a batch, whose gradient goes as a whole: a bucket on its way
     cannot be taken back."""
 
-    def __post_init__(self):
-        _at_least_one("buckets", self.buckets)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mean(Exchange):
@@ -63,9 +61,6 @@ class Mean(Exchange):
     """A worker asks for its group when its step begins, so that the answer travels while it computes; False: when it is
     ready to mix, as groups of whoever is there need it."""
     buckets: Buckets = 1
-
-    def __post_init__(self):
-        _at_least_one("buckets", self.buckets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,67 +84,45 @@ class Centre(Exchange):
 
     together: ClassVar[bool] = False
 
-    servers: int = 1
+    servers: Count = 1
     """Sync servers ("sync0", "sync1", ...), each of which holds an equal part of what workers send."""
     optimizer: Any = None
     """One of `lib.store.optim`, or its name and fields, that steps the copy by what workers send, each of whom is told the copy
     that came of it; None: `update_centre` does."""
 
-    def __post_init__(self):
-        _at_least_one("servers", self.servers)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Loop:
+class Loop(Checked):
     """In the training loop: in every so-many-th step that begins so long after the last mix."""
 
-    every: int = 1
+    every: Count = 1
     """Steps from one mix to the next (k)."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """Seconds from one mix to the next, at least."""
     place: Literal["before", "beside", "after"] = "after"
     """Before the forward pass, after the update, or beside the computation: then the gradient is that of the parameters
     before the mix, and updates those after it."""
-    overlap: int = 0
+    overlap: Natural = 0
     """Steps that a worker goes on for while what it sent travels, before it merges what came of it; it merges earlier where its
     next mix is due, or its data ends. 0: it waits."""
-
-    def __post_init__(self):
-        _at_least_one("every", self.every)
-        if self.overlap < 0:
-            raise BadOption(f"overlap must be 0 or more, not {self.overlap}")
-        if not self.seconds >= 0:
-            raise BadOption(f"seconds must be 0 or more, not {self.seconds}")
-        if self.place not in ("before", "beside", "after"):
-            raise BadOption(f"place must be before, beside or after, not {self.place!r}")
 
     def is_due(self, step: int, seconds: float) -> bool:
         return step % self.every == 0 and seconds >= self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Background:
+class Background(Checked):
     """By a shadow task that knows nothing of training, as often as the network lets it, at most once a local step."""
 
     until: Literal["own", "all"] = "own"
     """When the shadow ends: with its own worker's data, or when all workers have come to the end of theirs."""
-
-    def __post_init__(self):
-        if self.until not in ("own", "all"):
-            raise BadOption(f"until must be own or all, not {self.until!r}")
-
-
-def _at_least_one(name: str, value: Buckets) -> None:
-    if value != "tensor" and value < 1:
-        raise BadOption(f"{name} must be at least 1, not {value}")
 
 
 def scrambled(count: int, round: int) -> np.ndarray:
     """So many 64-bit hashes of their places and the round (splitmix64's last steps): what all members of a mix agree on, since a
     rule draws no random numbers."""
     with np.errstate(over="ignore"):
-        mixed = (np.arange(count, dtype=np.uint64) + np.uint64(round) * np.uint64(count)) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
+        mixed = np.arange(count, dtype=np.uint64) + np.uint64(round) * np.uint64(count)
+        mixed = mixed * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         return (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -44,6 +44,7 @@ class Sequential(PipelineRule):
     cite: ClassVar = f"{_OAC}, Fig. 1a"
     blocks: ClassVar = True
     validates: ClassVar = False
+    max_staleness: ClassVar = 0
 
     in_flight: Literal[1] = 1
     """Always 1, and so are the others: batches are computed in the order of the data."""
@@ -53,10 +54,6 @@ class Sequential(PipelineRule):
     """Always 1."""
     queue: Literal[1] = 1
     """Always 1."""
-
-    @property
-    def max_staleness(self) -> float:
-        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +94,7 @@ class OAC(PipelineRule):
     cite: ClassVar = _OAC
     states: ClassVar = (OptimisticState,)
     validates: ClassVar = True
-
-    @property
-    def max_staleness(self) -> float:
-        return 0
+    max_staleness: ClassVar = 0
 
     @property
     def most_cached(self) -> int:

@@ -57,9 +57,8 @@ class ReplicaRule(Rule):
         if isinstance(exchange, Gradients) and (self.worker_threads > 1 or when != Loop()):
             raise BadOption(f"{self.name}: gradients are averaged by one thread in every step of the loop")
         if self.should_mix and (exchange.copies or (exchange.together and getattr(exchange, "ahead", True))):
-            raise BadOption(
-                f"{self.name}: should_mix(moved) is asked once a worker is ready: with Mean(ahead=False), Centre() or Peer()"
-            )
+            right = "Mean(ahead=False), Centre() or Peer()"
+            raise BadOption(f"{self.name}: should_mix(moved) is asked once a worker is ready: with {right}")
         mixed = isinstance(exchange, Mean) and isinstance(when, Loop)
         if getattr(when, "overlap", 0) and not (mixed and when.place == "after" and exchange.ahead):
             raise BadOption(
@@ -92,12 +91,17 @@ class ReplicaRule(Rule):
         ends = isinstance(self.when, Background) and self.when.until == "all"
         return self.exchange.together and not self.exchange.copies and (isinstance(self.when, Loop) or ends)
 
+    @functools.cached_property
+    def _when(self) -> Loop | Background:
+        """`when`, of which a worker asks in every step."""
+        return self.when
+
     def batches_a_step(self, workers: int) -> int:
         return workers
 
     def is_due(self, step: int, seconds: float) -> bool:
         """Whether a replica mixes in its `step`-th step (the first is 1), which begins so long after its last mix."""
-        return self.when.is_due(step, seconds)
+        return self._when.is_due(step, seconds)
 
     def groups(self, round: int, workers: int) -> Groups:
         """The scheduled groups of a mixing round: a partition of the ranks."""
@@ -167,9 +171,8 @@ def mixes_now(rule: ReplicaRule, moved: Mapping[int, float]) -> bool:
     """Whether a mix of these takes place."""
     answer = rule.should_mix(moved) if rule.should_mix else True
     if not isinstance(answer, (bool, np.bool_)):
-        raise BadOption(
-            f"{rule.name}: should_mix(moved={moved}) must say whether to mix, True or False; it gave {answer!r}"
-        )
+        asked = f"{rule.name}: should_mix(moved={moved})"
+        raise BadOption(f"{asked} must say whether to mix, True or False; it gave {answer!r}")
     return bool(answer)
 
 

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from lib.options.checked import Natural
 from lib.protocols.baselines import Sync
-from lib.protocols.hop import Begun, CountsSteps, with_count
-from lib.protocols.server_rule import Apply, Decisions
+from lib.protocols.hop import Begun, CountsSteps
+from lib.protocols.server_rule import Apply, Decisions, with_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class SemiSync(CountsSteps, Sync):
         return super().on_start(state, worker)[0], state.begun[worker]
 
     def on_join(self, state: Begun, worker: int) -> Begun:
-        begun = with_count(state.begun, worker, self._next(state, worker))
+        begun = with_value(state.begun, worker, self._next(state, worker))
         return replace(super().on_join(state, worker), begun=begun)
 
     def on_cut(self, state: Begun) -> Begun:

@@ -64,15 +64,12 @@ class ServerState:
 
     def receive(self, push: Push) -> ServerState:
         """Count a gradient and let it wait."""
-        clocks = (*self.clocks[: push.worker], self.clocks[push.worker] + 1, *self.clocks[push.worker + 1 :])
-        return replace(
-            self, clocks=clocks, pending=(*self.pending, push), pending_workers=self.pending_workers | {push.worker}
-        )
+        workers = self.pending_workers | {push.worker}
+        return replace(self.drop(push), pending=(*self.pending, push), pending_workers=workers)
 
     def drop(self, push: Push) -> ServerState:
         """Count a gradient that is dropped on arrival."""
-        clocks = (*self.clocks[: push.worker], self.clocks[push.worker] + 1, *self.clocks[push.worker + 1 :])
-        return replace(self, clocks=clocks)
+        return replace(self, clocks=with_value(self.clocks, push.worker, self.clocks[push.worker] + 1))
 
     def release(self) -> ServerState:
         """Apply all waiting pushes as one update."""
@@ -80,6 +77,11 @@ class ServerState:
 
 
 Decisions = tuple[Apply | Drop, ...]
+
+
+def with_value(values: tuple, place: int, value: Any) -> tuple:
+    """The values with another one in this place."""
+    return (*values[:place], value, *values[place + 1 :])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,16 +136,13 @@ class ServerRule(Rule):
         """A worker that died is back. Its clock is that of the slowest other, so that none waits for it, but not behind its own,
         so that it makes no step twice."""
         level = max(state.clocks[worker], min((state.clocks[other] for other in state.active), default=0))
-        clocks = (*state.clocks[:worker], level, *state.clocks[worker + 1 :])
-        return replace(state, active=state.active | {worker}, clocks=clocks)
+        return replace(state, active=state.active | {worker}, clocks=with_value(state.clocks, worker, level))
 
 
 def check_push(rule: ServerRule, before: ServerState, push: Push, answer: Any) -> tuple[ServerState, Decisions]:
     """Return the answer of `on_push` if it took the push."""
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], ServerState):
-        raise BadOption(
-            f"{rule.name}: on_push must return the new state and a tuple of decisions; it gave {answer!r:.80}"
-        )
+        raise BadOption(f"{rule.name}: on_push must return the new state and a tuple of decisions, not {answer!r:.80}")
     if answer[0].clocks[push.worker] != before.clocks[push.worker] + 1:
         raise BadOption(
             f"{rule.name}: on_push does not count the gradient of worker {push.worker}: begin with "
@@ -158,9 +157,8 @@ def check_decisions(
     """Check that each push is decided once, in an update that can be made, and that the state counts the decisions."""
     kinds = {*map(type, decisions)} if isinstance(decisions, tuple) else {None}
     if not kinds <= {Apply, Drop}:
-        raise BadOption(
-            f"{rule.name}: decisions are a tuple of Apply and Drop, () where there are none; got {decisions!r:.80}"
-        )
+        right = "a tuple of Apply and Drop, () where there are none"
+        raise BadOption(f"{rule.name}: decisions are {right}; got {decisions!r:.80}")
     decided, updates = [], 0
     for decision in decisions:
         decided += decision.pushes

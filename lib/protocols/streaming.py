@@ -90,9 +90,8 @@ class EagerDiLoCo(DiLoCo):
 
     def merge(self, memory, mine: np.ndarray, mix: Mix):
         outer, velocity, counted = memory
-        fresh = (
-            outer - (mix.sent - counted) - mine
-        )  # since the replica sent: it had moved from the copy by what is not counted
+        # Since the replica sent: it had moved from the copy by what is not counted.
+        fresh = outer - (mix.sent - counted) - mine
         gradient = mix.theirs + (fresh - counted) / np.float32(len(mix.members))
         outer, velocity = self.outer_step(outer, velocity, gradient)
         return (outer, velocity, fresh), outer

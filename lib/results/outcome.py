@@ -1,12 +1,11 @@
 """From what the parts of a run wrote down to what it leaves: each stage's outcome, and all stages as one."""
 
-import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
-from itertools import chain, islice, product
+from itertools import chain, product
 from operator import itemgetter
 from typing import Any
 
@@ -15,8 +14,7 @@ import pandas as pd
 
 from lib.cluster.spec import Usage
 from lib.drivers.plan import Plan, Stage
-from lib.drivers.record import Access, EvalPoint, Finished, Snapshot, settle
-from lib.errors import LockstepError
+from lib.drivers.record import Access, EvalPoint, Finished, Snapshot, account, digest, settle
 from lib.protocols.statistics import pooled
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.metrics import entropy
@@ -76,7 +74,10 @@ class Outcome:
         """One row for each twentieth of the samples, and one for each evaluation, with the `day` tested on if it is daily."""
         steps = self._steps
         shots = zip(self._snapshots, self._evaluations, strict=True)
-        evaluated = [{"time": shot.time, "samples": shot.samples, **_day(shot), **metrics} for shot, metrics in shots]
+        evaluated = []
+        for shot, metrics in shots:
+            day = {} if shot.point.day is None else {"day": shot.point.day}
+            evaluated.append({"time": shot.time, "samples": shot.samples, **day, **metrics})
         if evaluated:
             evaluated[-1]["time"] = self.seconds
         marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
@@ -180,9 +181,7 @@ class Outcome:
         mark = pieces[0].point
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
         ids = self.plan.workload.evaluation_ids(self.plan.seed, mark.day)
-        rows = {
-            name: np.empty((ids[name].size, spec.dim), np.float32) for name, spec in self.plan.workload.tables().items()
-        }
+        rows = {name: np.empty((ids[name].size, dim), np.float32) for name, dim in self.plan.dims.items()}
         for piece in pieces:
             for name, (positions, values) in piece.rows.items():
                 rows[name][positions] = values
@@ -313,9 +312,7 @@ class Outcomes:
         ages = {name: Counter() for name in STALENESS}
         for name, each in product(STALENESS, summaries):
             ages[name].update({int(age): count for age, count in each.get(name, {}).items()})
-        trained = [
-            each for each in summaries if each["samples"]
-        ]  # all workers may be dead for as long as a stage lasts
+        trained = [each for each in summaries if each["samples"]]  # all workers may be dead throughout a stage
         for name in ("train_loss", "train_ne", "sync_gap", "qps_worker_mean", "qps_worker_std"):
             total = sum(each[name] * each["samples"] for each in trained)
             whole[name] = total / whole["samples"] if trained else float("nan")
@@ -330,9 +327,8 @@ class Outcomes:
         }
         if decisions := self._decisions():
             whole["decisions"] = decisions
-        return whole | {
-            "stages": [self._stage(*each) for each in zip(self._stages, self._outcomes, summaries, strict=True)]
-        }
+        stages = zip(self._stages, self._outcomes, summaries, strict=True)
+        return whole | {"stages": [self._stage(*each) for each in stages]}
 
     def _decisions(self) -> list[dict[str, Any]]:
         """When the controller decided, for which phase, and the samples per second that it predicted for each."""
@@ -366,24 +362,11 @@ def access_table(stages: Sequence[Sequence[Access]]) -> pd.DataFrame:
     columns |= {name: np.repeat([getattr(access, name) for access in accesses], sizes) for name in ACCESS_CALLS}
     for column, name in ACCESS_ARRAYS.items():
         parts = (getattr(access, name) for access in accesses)
+        none = (np.zeros(n, np.int64) for n in sizes)
         columns[column] = np.concatenate(
-            [np.zeros(n, np.int64) if part is None else part for part, n in zip(parts, sizes, strict=True)]
+            [zeros if part is None else part for part, zeros in zip(parts, none, strict=True)]
         )
     return pd.DataFrame(columns)
-
-
-def account(taken: Iterable[int], batches: int, complete: bool = True) -> None:
-    """Every batch of a pass was trained on exactly once, or at most once where that pass is not `complete`; an error names those
-    that were not."""
-    counts = Counter(taken)
-    wrong = {
-        "never": (index for index in range(batches) if complete and not counts[index]),
-        "more than once": (index for index, count in sorted(counts.items()) if count > 1),
-        "though there are none": (index for index in sorted(counts) if not 0 <= index < batches),
-    }
-    for how, which in wrong.items():
-        if some := list(islice(which, 5)):
-            raise LockstepError(f"of {batches} batches, these were trained on {how}: {some} (at most five are named)")
 
 
 def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
@@ -410,27 +393,6 @@ def _joined_workers(stages: Sequence[dict[str, dict[str, float]]]) -> dict[str, 
         whole[node] = {name: before[name] + counts[name] for name in WORKERS_COLUMNS}
         whole[node]["staleness"] = sum(ages) / sum(used) if sum(used) else float("nan")
     return whole
-
-
-def digest(final: dict[str, Any]) -> str:
-    """sha256 over named arrays in canonical order: names sorted, each array with its type and shape."""
-    result = hashlib.sha256()
-    for name, array in sorted(_arrays("", final)):
-        array = np.ascontiguousarray(array)
-        result.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        result.update(array.tobytes())
-    return result.hexdigest()
-
-
-def _arrays(name: str, thing: Any):
-    if isinstance(thing, dict):
-        for inner, value in thing.items():
-            yield from _arrays(f"{name}/{inner}", value)
-    elif is_dataclass(thing):
-        for field in fields(thing):
-            yield from _arrays(f"{name}/{field.name}", getattr(thing, field.name))
-    else:
-        yield name, thing
 
 
 def _training(steps: pd.DataFrame) -> dict[str, float]:
@@ -468,7 +430,3 @@ def _mean_snapshot(shots: list[Snapshot], pooled_from: int | None) -> Snapshot:
     rows = {name: (slice(None), np.mean([shot.rows[name][1] for shot in shots], axis=0)) for name in shots[0].rows}
     time, samples = max(shot.time for shot in shots), max(shot.samples for shot in shots)
     return Snapshot(shots[0].point, time, samples, dense, rows)
-
-
-def _day(shot: Snapshot) -> dict[str, int]:
-    return {} if shot.point.day is None else {"day": shot.point.day}

@@ -68,9 +68,8 @@ class Run:
     def _figures(self) -> dict[str, str]:
         """The figures that a person looks for first; seconds are simulated or real."""
         clock = str(self.summary.get("clock"))
-        metrics = {
-            name: f"{self.summary[name]:.4g}" for name in ("auc", "ne", "accuracy", "f1", "mrr") if name in self.summary
-        }
+        names = [name for name in ("auc", "ne", "accuracy", "f1", "mrr") if name in self.summary]
+        metrics = {name: f"{self.summary[name]:.4g}" for name in names}
         seconds = self.summary.get(f"{clock}_seconds") or 0.0
         speed = {"samples/s": f"{self.summary.get('qps', 0.0):,.0f}", f"{clock} seconds": f"{seconds:.4g}"}
         return (
@@ -98,9 +97,8 @@ class Run:
         """The mean of a metric's column over the evaluations of the pass's last fifth, of which the end is one; nan where one of
         these is."""
         history = self.history[self.history["step"].isna()] if "step" in self.history else self.history
-        late = (
-            history["samples"] >= 0.81 * history["samples"].iloc[-1]
-        )  # what belongs to four fifths may come a step later
+        # What belongs to four fifths may come a step later.
+        late = history["samples"] >= 0.81 * history["samples"].iloc[-1]
         return float(history.loc[late, metric].mean(skipna=False))
 
     @property
@@ -113,9 +111,8 @@ class Run:
 
     def perfetto(self, path: str | Path) -> Path:
         """Write the trace as a file that ui.perfetto.dev and chrome://tracing open, a track for each node."""
-        nodes = {
-            name: number for number, name in enumerate(sorted(self.trace["node"].astype(str).unique(), key=_natural))
-        }
+        names = sorted(self.trace["node"].astype(str).unique(), key=_natural)
+        nodes = {name: number for number, name in enumerate(names)}
         names = [
             {"ph": "M", "name": "thread_name", "pid": 1, "tid": at, "args": {"name": name}}
             for name, at in nodes.items()
@@ -167,9 +164,7 @@ class Run:
             kept = folder / MODEL if texts["kept"] else None
             return cls(**frames, **{name: texts[name] for name in TEXTS}, kept=kept, folder=folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LockstepError(
-                f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
-            ) from error
+            raise LockstepError(f"the saved run {folder} cannot be read ({error}); delete that folder") from error
 
 
 def _natural(name: str) -> tuple[str, int]:

@@ -59,9 +59,8 @@ class Optimizer(Checked, ABC):
     @classmethod
     def read(cls, data: Any) -> Optimizer:
         """From `{name: adam, lr: 0.01, ...}`."""
-        return read_kind(
-            "optimiser", {kind.name: kind for kind in (SGD, Momentum, Adagrad, Adam, DelayedNesterov)}, data
-        )
+        kinds = SGD, Momentum, Adagrad, Adam, DelayedNesterov
+        return read_kind("optimiser", {kind.name: kind for kind in kinds}, data)
 
     def check_dense(self) -> None:
         """Refuse what dense parameters cannot have."""
@@ -198,9 +197,8 @@ class Adagrad(Optimizer):
     def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
         fused = values.is_cpu  # torch has no fused Adagrad elsewhere
         options = {"weight_decay": self.weight_decay, "lr_decay": 0.0, "eps": self.eps, "maximize": False}
-        adagrad(
-            [values], [grad], [state["sum"]], [state["step"]], fused=fused, foreach=False, lr=rate * self.lr, **options
-        )
+        sums, steps = [state["sum"]], [state["step"]]
+        adagrad([values], [grad], sums, steps, fused=fused, foreach=False, lr=rate * self.lr, **options)
 
     def columns(self, dim: int) -> int:
         return 1 if self.rowwise else dim

@@ -60,9 +60,7 @@ def floats_of(array: Any, shape: tuple[int, ...], name: str, *, plain: bool = Tr
         raise BadOption(f"{name} must be of shape {shape}, not {array.shape}")
     if array.dtype != np.float32:
         if array.size and not np.can_cast(array.dtype, np.float32):
-            raise BadOption(
-                f"{name} must be float32, not {array.dtype}: convert it where the loss of digits is visible"
-            )
+            raise BadOption(f"{name} must be float32, not {array.dtype}: convert it where the lost digits are visible")
         array = array.astype(np.float32)
     return array if not plain or (array.flags.c_contiguous and array.flags.aligned) else array.copy()
 

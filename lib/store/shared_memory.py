@@ -36,7 +36,6 @@ import numpy as np
 import psutil
 
 from lib.errors import BadOption, Damaged, LockstepError
-from lib.store import kernels
 from lib.store.optim import Optimizer
 from lib.store.table import Table
 
@@ -99,7 +98,6 @@ class Segment:
         `kept`: changes are kept for undo. `repaired` is how many records were laid back after a death.
         """
         self.name, self.folder, self.kept = name, folder_of(name, root), kept
-        self.on_disk = root is not None
         self._width, self._process = width, os.getpid()
         self.attached = True
         """Whether it was there."""
@@ -297,19 +295,6 @@ class SharedTable(Table):
                 raise
             if self.segment.kept:
                 self.segment.commit((self._count, self.lost, self.evicted))
-
-    def _prepared(self, ids: Any) -> np.ndarray:
-        """Have the rows' pages in memory before the call excludes others. The rows may move meanwhile: the index is taken first,
-        since all that it ever led to stays mapped."""
-        ids = super()._prepared(ids)
-        if self.segment.on_disk:
-            index, slots, copies = (
-                self._index,
-                np.empty(ids.size, np.int64),
-                np.empty((ids.size, self._column), np.float32),
-            )
-            kernels.find(ids, index, self._words, self._column, 0, slots, copies)
-        return ids
 
     def _changing(self, slots: np.ndarray) -> None:
         if self.segment.kept:

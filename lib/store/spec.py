@@ -329,9 +329,7 @@ class RowStore(Checked):
         if self.mapped is not None and self.shared_memory:
             raise BadOption("store.shared_memory and store.mapped are two places for one table; leave one of them out")
         if not (self.journal or self.shared_memory or self.mapped):
-            raise BadOption(
-                "store.journal would change nothing: it is of tables in shared memory, or mapped; leave it out"
-            )
+            raise BadOption("store.journal would change nothing: it is of tables in shared memory, or mapped; drop it")
         if self.pooling == "server" and self.ids != "distinct":
             raise BadOption("store.ids would change nothing: servers that pool are asked for sums; leave it out")
 

@@ -48,15 +48,17 @@ class Clicks(NamedTuple):
     """float64, in the same shape: the teacher's."""
     behaviours: np.ndarray | None = None
     """int64 (samples,): number of past behaviours, if these are among the ids."""
+    history: np.ndarray | None = None
+    """Of a prepared log: int64 (samples, length, 2), category and brand of the user's latest behaviours, oldest first, as ids of
+    those fields; the code 0 after a sample's last behaviour."""
 
 
 def concatenate(pieces: list[Any]) -> Any:
     """Join pieces of samples, which are named tuples of arrays."""
     if len(pieces) == 1:
         return pieces[0]
-    return type(pieces[0])(
-        *(each[0] if each[0] is None else np.concatenate(each) for each in zip(*pieces, strict=True))
-    )
+    parts = zip(*pieces, strict=True)
+    return type(pieces[0])(*(each[0] if each[0] is None else np.concatenate(each) for each in parts))
 
 
 class Teacher(NamedTuple):
@@ -112,13 +114,11 @@ class ClickStream(ClickDistribution):
 
     def draw(self, size: int, *, seed: int, day: int, first: int = 0, part: object = "train") -> Clicks:
         """Draw samples of a day, from place `first` on of the endless stream (seed, part)."""
-        clicks, *others = (
-            self._sample(teacher(self, day, task), size, seed, first, part) for task in range(self.tasks)
-        )
+        truths = (teacher(self, day, task) for task in range(self.tasks))
+        clicks, *others = (self._sample(truth, size, seed, first, part) for truth in truths)
         if others:
-            labels, logits = (
-                np.stack([getattr(each, name) for each in (clicks, *others)], 1) for name in ("labels", "logits")
-            )
+            drawn = [clicks, *others]
+            labels, logits = (np.stack([getattr(each, name) for each in drawn], 1) for name in ("labels", "logits"))
             clicks = clicks._replace(labels=labels, logits=logits)
         if self.copies > 1:
             rank, field = clicks.ids & _RANK, clicks.ids & ~_RANK

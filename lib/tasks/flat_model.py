@@ -210,9 +210,8 @@ class FlatModel:
         for (which, norm), values in zip(running.values(), self.vector[self.size :].split(widths), strict=True):
             setattr(norm, which, values)
         self._parameters = parameters
-        self._own_gradients = (
-            getattr(module, "gradients", None) if self.device.type == "cpu" and not self._pooling else None
-        )
+        by_hand = self.device.type == "cpu" and not self._pooling
+        self._own_gradients = getattr(module, "gradients", None) if by_hand else None
         """The module's own function for gradients, of arrays and without autograd, as `lib.tasks.click_models.LightFM` has."""
         self._buffers: dict[str, tuple[Tensor, int]] | None = self._versions()
         """The buffers before the first step; None after the check that steps leave them as they are."""

@@ -132,22 +132,22 @@ class SyntheticGraph(Graph):
 class GraphDistribution:
     """A distribution of graphs; `draw_graph` draws one. Equal distributions give equal graphs."""
 
-    entities: int
+    entities: Count = 2_000
     """Number of entities."""
-    relations: int
+    relations: Count = 12
     """Number of relations."""
-    triples: int
-    """Training triples."""
-    held_out: int
-    """Triples for the evaluation."""
-    exponent: float
+    triples: Count = 40_000
+    """Training triples: one epoch."""
+    exponent: NotNegative = 0.8
     """Zipf's exponent of the heads' degrees."""
-    rank: int
+    rank: Count = 8
     """Dimension of the latent vectors."""
-    sharpness: float
+    sharpness: NotNegative = 4.0
     """Standard deviation of the latent scores: the higher, the fewer tails are likely."""
-    world: int
+    world: Natural = 0
     """Seed of the graph, independent of the seed of runs."""
+    evaluation_triples: Count = 1_000
+    """Most held-out triples that are ranked on both sides."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -159,7 +159,7 @@ def draw_graph(plan: GraphDistribution) -> SyntheticGraph:
     relations *= plan.sharpness / np.sqrt(plan.rank)
     heads = generator.permutation(plan.entities)
     chances = zipf_probabilities(plan.entities, plan.exponent)
-    wanted = plan.triples + plan.held_out
+    wanted = plan.triples + plan.evaluation_triples
     codes: dict[int, None] = {}  # in order of first appearance
     while (before := len(codes)) < wanted:
         head = heads[generator.choice(plan.entities, _CHUNK, p=chances)]
@@ -176,8 +176,8 @@ def draw_graph(plan: GraphDistribution) -> SyntheticGraph:
     code, tail = np.divmod(np.fromiter(codes, np.int64), plan.entities)
     triples = np.stack((*np.divmod(code, plan.relations), tail), 1)
     return SyntheticGraph(
-        train=triples[plan.held_out : wanted],
-        held_out=triples[: plan.held_out],
+        train=triples[plan.evaluation_triples : wanted],
+        held_out=triples[: plan.evaluation_triples],
         nodes=plan.entities,
         kinds=plan.relations,
         entities=entities,
@@ -228,9 +228,8 @@ def read_graph(path: str, held_out: str) -> Graph:
         order, kept = stream(0, "held out").permutation(len(parts["train"])), training_rows(len(parts["train"]), path)
         parts["train"], parts[held_out] = (parts["train"][np.sort(rows)] for rows in (order[:kept], order[kept:]))
     if not len(parts[held_out]):
-        raise BadOption(
-            f"data={path!r} holds no {held_out} triples to rank; held_out is one of {', '.join(map(str, found.names))}"
-        )
+        names = ", ".join(map(str, found.names))
+        raise BadOption(f"data={path!r} holds no {held_out} triples to rank; held_out is one of {names}")
     return Graph(
         train=parts["train"],
         held_out=parts[held_out],
@@ -307,7 +306,7 @@ Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkPrediction(Workload):
+class LinkPrediction(GraphDistribution, Workload):
     """Link prediction on a real or synthetic knowledge graph.
 
     The stream repeats the training triples in epochs, each in its own random order. A batch draws `negatives` entities, which
@@ -316,7 +315,9 @@ class LinkPrediction(Workload):
 
     name: str = "kg-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
-    synthetic_only: ClassVar[frozenset[str]] = frozenset({*GraphDistribution.__dataclass_fields__} - {"held_out"})
+    synthetic_only: ClassVar[frozenset[str]] = frozenset(
+        {*GraphDistribution.__dataclass_fields__} - {"evaluation_triples"}
+    )
 
     samples: Count = 400_000
     batch_size: Count = 256
@@ -327,20 +328,6 @@ class LinkPrediction(Workload):
     constructor names what it needs of relations, dim, neighbours and seed."""
     data: Text | None = None
     """Folder of a real graph; without it the graph is synthetic, by the options from `entities` to `world`."""
-    entities: Count = 2_000
-    """Number of entities."""
-    relations: Count = 12
-    """Number of relations."""
-    triples: Count = 40_000
-    """Training triples: one epoch."""
-    exponent: NotNegative = 0.8
-    """Zipf's exponent of the heads' degrees."""
-    rank: Count = 8
-    """Dimension of the latent vectors."""
-    sharpness: NotNegative = 4.0
-    """Standard deviation of the latent scores: the higher, the fewer tails are likely."""
-    world: Natural = 0
-    """Seed of the graph, independent of the seed of runs."""
     dim: Count = 32
     """Width of an entity's vector."""
     neighbours: Count = 10
@@ -353,8 +340,6 @@ class LinkPrediction(Workload):
     """New entities are uniform in (-scale, scale)."""
     held_out: Literal["test", "valid"] = "test"
     """Triples of a real graph that the evaluation ranks: test, or valid to tune options."""
-    evaluation_triples: Count = 1_000
-    """Most held-out triples that are ranked on both sides."""
     evaluation_candidates: Count | None = None
     """Entities to rank against, drawn as negatives are, as Marius does on large graphs; None: all."""
 
@@ -367,9 +352,8 @@ class LinkPrediction(Workload):
         return {TABLE: TableSpec(self.dim, self.scale)}
 
     def model(self, seed: int) -> DistMult:
-        return build_network(
-            self._model_class, relations=self.graph.kinds, dim=self.dim, neighbours=self.neighbours, seed=seed
-        )
+        shape = {"relations": self.graph.kinds, "dim": self.dim, "neighbours": self.neighbours}
+        return build_network(self._model_class, **shape, seed=seed)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         graph = self.graph
@@ -433,7 +417,7 @@ class LinkPrediction(Workload):
 
     @functools.cached_property
     def _plan(self) -> GraphDistribution:
-        return self.build_stream(GraphDistribution, held_out=self.evaluation_triples)
+        return self.build_stream(GraphDistribution)
 
 
 class _HeldOutTriples(NamedTuple):

@@ -10,7 +10,7 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -23,23 +23,6 @@ from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks, concatenate
 FORMAT = 2
 MISSING = -(2**31)
 """A dense input that the raw file leaves empty."""
-
-
-class ClickRows(NamedTuple):
-    """Samples of a prepared click log."""
-
-    ids: np.ndarray
-    """int64 (samples, fields), or as many columns a field as it has ids: (field << FIELD_SHIFT) | code."""
-    dense: np.ndarray
-    """float32 (samples, dense_features): floats as they were prepared; for whole numbers log(1 + x), and 0 if negative or
-    missing."""
-    labels: np.ndarray
-    """float32 (samples,)."""
-    history: np.ndarray | None = None
-    """int64 (samples, length, 2): category and brand of the user's latest behaviours, oldest first, as ids of those fields; the
-    code 0 after a sample's last behaviour."""
-    history_length: np.ndarray | None = None
-    """int64 (samples,)."""
 
 
 class Partitions:
@@ -84,9 +67,8 @@ class Partitions:
             rows = np.arange(*rows.indices(self.rows(name)))
         rows = np.asarray(rows, np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < self.rows(name):
-            raise BadOption(
-                f"{self.folder}: rows {rows.min()} to {rows.max()} of {name!r}, which has {self.rows(name)}"
-            )
+            asked = f"rows {rows.min()} to {rows.max()} of {name!r}"
+            raise BadOption(f"{self.folder}: {asked}, which has {self.rows(name)}")
         dtype, shape = self.manifest["schema"][array]
         found = np.empty((len(rows), *shape), dtype)
         start = 0
@@ -125,13 +107,12 @@ class PreparedClicks(Partitions):
         self.pooling = tuple(self.manifest.get("pooling", ()))
         """Ids of each field that a sample has; (): one of each."""
         self.dense_features = len(self.manifest["dense"])
-        self.history_fields = [
-            self.fields.index(name) for name in self.manifest.get("history", {"fields": ()})["fields"]
-        ]
+        history = self.manifest.get("history", {"fields": ()})["fields"]
+        self.history_fields = [*map(self.fields.index, history)]
         """The places of a behaviour's fields among `fields`."""
 
-    def read(self, day: int, rows: np.ndarray | slice) -> ClickRows:
-        """Samples of a day."""
+    def read(self, day: int, rows: np.ndarray | slice) -> Clicks:
+        """Samples of a day. Numbers are floats as they were prepared; of whole ones log(1 + x), and 0 if negative or missing."""
         codes = self.take(day, "ids", rows).astype(np.int64)
         labels = self.take(day, "labels", rows).astype(np.float32)
         dense = self.take(day, "dense", rows) if self.dense_features else np.empty((len(codes), 0), np.float32)
@@ -139,11 +120,10 @@ class PreparedClicks(Partitions):
             dense = np.log1p(np.maximum(dense, 0), dtype=np.float32)  # MISSING is negative
         shifts = np.repeat(np.arange(len(self.fields)), self.pooling or 1) << FIELD_SHIFT
         if "history" not in self.manifest:
-            return ClickRows(codes | shifts, dense, labels)
+            return Clicks(codes | shifts, dense, labels)
         history = self.take(day, "history", rows).astype(np.int64) | shifts[self.history_fields]
-        return ClickRows(
-            codes | shifts, dense, labels, history, self.take(day, "history_length", rows).astype(np.int64)
-        )
+        length = self.take(day, "history_length", rows).astype(np.int64)
+        return Clicks(codes | shifts, dense, labels, behaviours=length, history=history)
 
 
 _BLOCK = 1 << 16  # rows that are shuffled together, so that a batch touches few pages of a large file
@@ -183,9 +163,7 @@ class PreparedClickStream(PreparedClicks):
         super().__init__(folder)
         self._behaviours = behaviours
         if behaviours and "history" not in self.manifest:
-            raise BadOption(
-                f"{folder} holds no past behaviours; expected those of a data set that has them, as Taobao's"
-            )
+            raise BadOption(f"{folder} holds no past behaviours; expected a data set that has them, as Taobao's")
         self.length = self.manifest["history"]["length"] if behaviours else 0
         sizes = {day: size for day in self.names if (size := self.rows(day))}
         train_days = {day: size for day, size in sizes.items() if day < self.manifest["train_days"]}
@@ -243,12 +221,12 @@ class PreparedClickStream(PreparedClicks):
     def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks:
         found = self.read(day, rows)
         if not self._behaviours:
-            return Clicks(found.ids, found.dense, found.labels)
+            return found._replace(behaviours=None, history=None)
         target = found.ids[:, self.history_fields]
         # Items that other users were shown stand for items that this user did not choose.
         passed = target[generator.integers(len(target), size=(len(target), self.length))]
         parts = (found.ids, target, found.history.reshape(len(target), -1), passed.reshape(len(target), -1))
-        return Clicks(np.concatenate(parts, 1), found.dense, found.labels, behaviours=found.history_length)
+        return found._replace(ids=np.concatenate(parts, 1), history=None)
 
 
 def _shuffled_rows(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:

@@ -273,9 +273,7 @@ class PretrainedQA(QuestionAnswering):
         super().__init__()
         transformers = import_extra("transformers")
         if not (Path(folder) / "config.json").is_file():
-            raise BadOption(
-                f"{folder} holds no config.json; expected the folder of a BERT that was saved by transformers"
-            )
+            raise BadOption(f"{folder} holds no config.json; expected the folder of a BERT that transformers saved")
         self.network = transformers.BertForQuestionAnswering.from_pretrained(folder, local_files_only=True).eval()
 
     def scores(self, tokens: Tensor, segments: Tensor, real: Tensor) -> Tensor:
@@ -379,9 +377,7 @@ class Answers(Workload):
         if self.distractors + 2 > self.slots:
             self._reject("distractors", f"at most slots - 2 ({self.slots - 2})")
         if self.weights and not self.data:
-            self._reject(
-                "weights", "None without data: synthetic questions are in no language that a BERT was trained on"
-            )
+            self._reject("weights", "None without data: no BERT was trained on the language of synthetic questions")
 
     def model(self, seed: int) -> QuestionAnswering:
         if self.weights:
@@ -409,9 +405,8 @@ class Answers(Workload):
         _, length = self._sizes
         layer = 12 * self.dim**2 + 2 * length * self.dim
         states = self.batch_size * length * self.dim * (1 + 12 * self.layers)
-        return Work(
-            flops=6.0 * self.batch_size * length * self.layers * layer, bytes=12.0 * (dense_parameters(self) + states)
-        )
+        flops = 6.0 * self.batch_size * length * self.layers * layer
+        return Work(flops=flops, bytes=12.0 * (dense_parameters(self) + states))
 
     def evaluate(
         self, model: QuestionAnswering, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
@@ -447,9 +442,8 @@ class Answers(Workload):
         widths = generator.integers(1, 4, size=order.shape)
         fillers = 4 + self.kinds + self.kinds * self.words
         passage = fillers + generator.integers(self.words, size=(size, self.slots, 4))
-        within = (
-            4 + self.kinds + kinds[:, :, None] * self.words + generator.integers(self.words, size=(*order.shape, 4))
-        )
+        within = generator.integers(self.words, size=(*order.shape, 4))
+        within += 4 + self.kinds + kinds[:, :, None] * self.words
         inside = np.arange(4) < widths[:, :, None]
         passage[rows, order] = np.where(inside, within, passage[rows, order])
         start = 3 + 4 * order[:, 0]

@@ -118,9 +118,8 @@ def decode(image: bytes, side: int) -> np.ndarray:
         width, height = picture.size
         kept = min(width, height) * CROP
         left, top = (width - kept) / 2, (height - kept) / 2
-        square = picture.convert("RGB").resize(
-            (side, side), Image.Resampling.BILINEAR, box=(left, top, left + kept, top + kept)
-        )
+        box, size = (left, top, left + kept, top + kept), (side, side)
+        square = picture.convert("RGB").resize(size, Image.Resampling.BILINEAR, box=box)
     return np.asarray(square).transpose(2, 0, 1)
 
 
@@ -343,9 +342,8 @@ class ImageClasses(Workload):
             self._reject("noise", "more than 0, or the best accuracy is 1 by definition")
 
     def model(self, seed: int) -> Classifier:
-        classes, channels = (
-            (self._real.classes, self._real.train.shape[1]) if self.data else (self.classes, self.channels)
-        )
+        real = self.data and self._real
+        classes, channels = (real.classes, real.train.shape[1]) if real else (self.classes, self.channels)
         return build_network(
             MODELS.get(self.network, self.network),
             depth=self.depth,

@@ -187,9 +187,7 @@ def draw_batch(
     try:
         batch = workload.draw(seed, first, size, index)
     except (StopIteration, IndexError) as error:
-        problem = (
-            f"ran dry: {error!r}; a stream has no end: begin it again, or train on what there is, with samples={first}"
-        )
+        problem = f"ran dry: {error!r}; a stream has no end: begin it again, or train with samples={first}"
         raise _bad_draw(workload, first, size, problem) from error
     if not isinstance(batch, Batch):
         problem = f"must return a Batch, as Batch.of(...) makes one, not {shown(batch)}"
@@ -230,9 +228,8 @@ def evaluate(
     finally:
         hook.remove()
     if not isinstance(metrics, Mapping) or not all(isinstance(value, Real) for value in metrics.values()):
-        raise BadOption(
-            f"{workload.title}: evaluate must return metrics by name, as {{'auc': 0.7}}, not {shown(metrics)}"
-        )
+        right = "metrics by name, as {'auc': 0.7}"
+        raise BadOption(f"{workload.title}: evaluate must return {right}, not {shown(metrics)}")
     return dict(metrics)
 
 

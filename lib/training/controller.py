@@ -55,6 +55,7 @@ from lib.drivers.trainer import Computation, WorkQueue
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Positive
 from lib.options.units import Seconds
+from lib.protocols.server_rule import with_value
 
 TRIAL = 5
 """Steps of all workers that the prior efficiency counts for: the first step of a mode must not be taken for a stall."""
@@ -151,7 +152,9 @@ class Automatic(Checked):
         times = (*state.recent[step.worker], step.seconds / step.samples)[-self.window :]
         fresh = min(state.fresh[step.worker] + 1, self.window)
         return replace(
-            state, recent=_put(state.recent, step.worker, times), fresh=_put(state.fresh, step.worker, fresh)
+            state,
+            recent=with_value(state.recent, step.worker, times),
+            fresh=with_value(state.fresh, step.worker, fresh),
         )
 
     def on_leave(self, state: AutomaticState, worker: int) -> AutomaticState:
@@ -162,8 +165,8 @@ class Automatic(Checked):
         return replace(
             state,
             active=state.active | {worker},
-            recent=_put(state.recent, worker, ()),
-            fresh=_put(state.fresh, worker, 0),
+            recent=with_value(state.recent, worker, ()),
+            fresh=with_value(state.fresh, worker, 0),
         )
 
     def decide(self, state: AutomaticState, now: float, samples: float) -> tuple[AutomaticState, int]:
@@ -215,9 +218,9 @@ class Automatic(Checked):
         kept = math.exp(-state.trained / (len(ranks) * mode.batch * self.window))
         return replace(
             state,
-            reached=_put(state.reached, index, kept * state.reached[index] + state.trained),
-            ideal=_put(state.ideal, index, kept * state.ideal[index] + rate * seconds),
-            spent=_put(state.spent, index, kept * spent + seconds),
+            reached=with_value(state.reached, index, kept * state.reached[index] + state.trained),
+            ideal=with_value(state.ideal, index, kept * state.ideal[index] + rate * seconds),
+            spent=with_value(state.spent, index, kept * spent + seconds),
             learnt=now,
             trained=0.0,
             fresh=(0,) * len(state.fresh),
@@ -258,10 +261,6 @@ def _throughput(mode: Mode, times: Sequence[Sequence[float]]) -> float:
     if mode.waits:
         return len(times) / expected_max(times)
     return sum(len(each) / sum(each) for each in times)
-
-
-def _put(values: tuple, place: int, value) -> tuple:
-    return (*values[:place], value, *values[place + 1 :])
 
 
 @dataclass(frozen=True, slots=True)

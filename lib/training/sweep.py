@@ -127,9 +127,8 @@ def _usual() -> int:
 
 def _prepare(number: int, arguments: Mapping[str, Any]) -> tuple[Job, Mapping[str, Any]]:
     if not isinstance(arguments, Mapping) or not arguments.keys() >= NEEDED:
-        raise BadOption(
-            f"sweep: jobs[{number}] must map {', '.join(sorted(NEEDED))} to their values, not {arguments!r}"
-        )
+        needed = ", ".join(sorted(NEEDED))
+        raise BadOption(f"sweep: jobs[{number}] must map {needed} to their values, not {arguments!r}")
     try:
         return Job.of(**arguments), arguments
     except LockstepError as error:

@@ -37,8 +37,7 @@ from lib.store.spec import RowStore
 from lib.tasks import prepared_datasets
 from lib.tasks.workload import Workload
 from lib.training.resolve import resolve
-from lib.training.schedule import Choice, Phase, Schedule, single
-from lib.training.stages import StagedRun
+from lib.training.schedule import Choice, Phase, Schedule, StagedRun, single
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,9 +274,8 @@ def _check_checkpoint(job: Job) -> None:
     for folder in filter(_has_checkpoint, sorted(job.checkpoints.parent.glob("*"))):
         there, others = _numbers(json.loads((folder / WHOSE).read_text()))
         if others == rest and there != here:
-            differ = "; ".join(
-                f"{name}: {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]
-            )
+            other = [name for name in here if there[name] != here[name]]
+            differ = "; ".join(f"{name}: {there[name]} there, {here[name]} here" for name in other)
             raise BadOption(
                 f"train: resume=True needs the numbers of nodes with which the checkpoint was made; {folder} has {differ}. "
                 "Resume with its numbers, or leave resume out to train from the start"
@@ -312,9 +310,7 @@ def _staged_run(
     schedule = protocol if isinstance(protocol, Schedule | Choice) else single(protocol)
     workers = cluster.workers or max(phase.workers or 4 for phase in schedule.phases)
     if settings.accesses and all(phase.protocol.dense.family != "pipeline" for phase in schedule.phases):
-        raise BadOption(
-            "train: accesses to rows are noted by pipelines, and no protocol here is one; leave accesses out"
-        )
+        raise BadOption("train: accesses to rows are noted by pipelines, and no protocol is one; leave accesses out")
     if settings.partitions:
         stretches(1, workers, settings.partitions)
     for phase in schedule.phases:
@@ -369,9 +365,8 @@ def _check_timing(cluster: Cluster, settings: Options, start: Run | None) -> Non
         ("start", start is not None),
     ):
         if given:
-            raise BadOption(
-                f"train: {option} needs a model, and a timing run (gradients=False) has none; leave one of them out"
-            )
+            none = "a timing run (gradients=False) has none; leave one of them out"
+            raise BadOption(f"train: {option} needs a model, and {none}")
 
 
 def _place(start: Run, workload: Workload) -> int:
@@ -383,9 +378,8 @@ def _place(start: Run, workload: Workload) -> int:
     if start.provenance["workload"]["name"] != workload.name:
         raise BadOption(f"train: start is a run of {start.provenance['workload']['name']!r}, not of {workload.name!r}")
     if start.model.place >= workload.samples:
-        raise BadOption(
-            f"train: the run to start from has come to sample {start.model.place}, where this pass of {workload.samples} ends"
-        )
+        there = f"has come to sample {start.model.place}, where this pass of {workload.samples} ends"
+        raise BadOption(f"train: the run to start from {there}")
     return start.model.place
 
 
@@ -398,9 +392,7 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
     elif protocol.sparse.family == "replica":
         settings.store.only(bounds, f"{protocol.name} keeps rows with each worker, and none travel")
     elif settings.store.pooling == "server" and not workload.bags():
-        raise BadOption(
-            f"store.pooling would change nothing: no field of {workload.name!r} has several ids (option pooling)"
-        )
+        raise BadOption(f"store.pooling would change nothing: no field of {workload.name!r} has several ids")
     if settings.embedding_workers and not (workload.tables() and protocol.sparse.family == "server"):
         kept = (
             f"{protocol.name} keeps rows with the workers that train on them"

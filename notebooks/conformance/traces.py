@@ -27,7 +27,7 @@ from lib.store.optim import SGD, Optimizer
 from lib.tasks.flat_model import Batch
 from lib.tasks.quadratic import QuadraticBowl
 from lib.tasks.workload import draw_batch
-from lib.training.stages import DRIVERS
+from lib.training.schedule import DRIVERS
 
 WORKERS, STEPS, SPEEDS = 3, 20, (1.0, 0.7, 0.45)
 PROBLEM = QuadraticBowl(

@@ -7,7 +7,7 @@ import pandas as pd
 from lib import PipelineRule, Rule, VirtualCluster
 from lib.drivers.plan import Plan
 from lib.drivers.record import END, Access, PartLog
-from lib.training.stages import DRIVERS
+from lib.training.schedule import DRIVERS
 from notebooks.oac.plays import Play
 from notebooks.toys import NAMES, Letters
 

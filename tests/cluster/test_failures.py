@@ -420,9 +420,9 @@ def test_no_message_is_late_before_the_training_and_delays_count_from_its_start(
         loop = asyncio.get_running_loop()
         cluster = lib.LocalCluster(workers=1, mishaps=lib.Mishaps(late=1.0, delay=0.01))
         delays = MessageDelays(cluster, 0, "master")
-        assert delays.request_arrival("worker0") is None and delays.answer_arrival("worker0") is None
+        assert delays.arrival("worker0") is None and delays.arrival("worker0", answer=True) is None
         delays.start_clock()
-        assert all(loop.time() < delays.request_arrival("worker0") < loop.time() + 1 for _ in range(5))
+        assert all(loop.time() < delays.arrival("worker0") < loop.time() + 1 for _ in range(5))
 
     asyncio.run(main())
 

@@ -150,7 +150,7 @@ def test_the_planted_pull_is_in_what_was_prepared(twin, tmp_path):
     Taobao.prepare(folder, tmp_path / "out", Options(history=SEEN))
     clicks = PreparedClicks(tmp_path / "out")
     read = [clicks.read(day, slice(None)) for day in clicks.names]
-    cate, past = (np.concatenate([each[place] for each in read]) for place in (0, 3))
+    cate, past = (np.concatenate([each[place] for each in read]) for place in (0, 5))
     size, labels = (np.concatenate([each[place] for each in read]) for place in (4, 2))
     share = (past[:, :, 0] == cate[:, CATE, None]).sum(1) / np.maximum(size, 1)
     assert labels[share > 0.3].mean() > labels[share == 0].mean() + 0.1

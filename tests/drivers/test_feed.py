@@ -9,10 +9,9 @@ import lib
 from lib import LocalCluster, VirtualCluster, workloads
 from lib.cluster.virtual import VirtualLoop
 from lib.drivers.plan import stretches
-from lib.drivers.record import PartLog
+from lib.drivers.record import PartLog, account
 from lib.drivers.trainer import Input, OwnBatches, WorkQueue, own_batches
 from lib.errors import BadOption, LockstepError
-from lib.results.outcome import account
 
 KINDS = ("split", "stream", "queue")
 BOWL = workloads.get("quadratic", samples=32 * 61)

@@ -22,6 +22,8 @@ EXCEPTIONS = {
 @pytest.fixture(autouse=True)
 def full():
     setting.use("full")
+    yield
+    setting.use("smoke")
 
 
 def check(paper, task, workload, workers, **own):

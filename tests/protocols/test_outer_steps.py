@@ -10,11 +10,9 @@ import lib
 from lib import Failure, LocalCluster, VirtualCluster
 from lib.errors import BadOption
 from lib.protocols import get
-from lib.protocols.async_local_sgd import AsyncLocalSGD
-from lib.protocols.des_loc import DESLOC
-from lib.protocols.local_sgd import DiLoCo, LocalSGD
+from lib.protocols.easgd import AsyncLocalSGD
+from lib.protocols.local_sgd import DESLOC, DiLoCo, LocalSGD, NoLoCo
 from lib.protocols.mixing import Centre, Loop, Mean
-from lib.protocols.noloco import NoLoCo
 from lib.protocols.streaming import EagerDiLoCo, StreamingDiLoCo
 from lib.store.optim import SGD, Adam, DelayedNesterov, Momentum
 from tests.drivers.composing import rule

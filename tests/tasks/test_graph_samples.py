@@ -11,7 +11,7 @@ PLAN = {
     "entities": 60,
     "relations": 3,
     "triples": 500,
-    "held_out": 40,
+    "evaluation_triples": 40,
     "exponent": 0.8,
     "rank": 4,
     "sharpness": 3.0,

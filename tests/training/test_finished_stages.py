@@ -76,17 +76,17 @@ def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
     [folder] = (reports / "checkpoints").iterdir()
-    left = ["done-0000", "done-0001", "run", "stage-0002", "stage-0002-00000006", "world"]
+    left = ["finished", "run", "stage-0002", "stage-0002-00000006"]
     assert sorted(path.stem for path in folder.iterdir()) == left
     assert checkpoint.load(folder / "stage-0002.pt")["run"]["batch"] == 6
 
 
-def test_a_stage_of_which_the_world_does_not_know_is_trained_again(families, reports, monkeypatch):
-    """As if the power had gone between the two; and a run that is not to go on takes nothing from one that was stopped."""
+def test_stages_that_are_not_saved_are_trained_again(families, reports, monkeypatch):
+    """As if a hand had deleted them; and a run that is not to go on takes nothing from one that was stopped."""
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    [world] = (reports / "checkpoints").glob("*/world.pt")
-    world.unlink()
+    [finished] = (reports / "checkpoints").glob("*/finished.pt")
+    finished.unlink()
     assert_same(train(FAMILIES, resume=True), families)
     with killed(monkeypatch, 33):
         train(FAMILIES)
@@ -94,14 +94,14 @@ def test_a_stage_of_which_the_world_does_not_know_is_trained_again(families, rep
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-@pytest.mark.parametrize("file", ["done-0000", "world", "stage-0002", "done-0002"])
-def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, families, reports, monkeypatch):
+@pytest.mark.parametrize("file, time", [("finished", 1), ("finished", 2), ("finished", 3), ("stage-0002", 1)])
+def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, time, where, families, reports, monkeypatch):
     saved, put = [], os.replace
 
     def replace(source, target):
         if target.stem == file:
             saved.append(target)
-            if len(saved) == (2 if file == "world" else 1):
+            if len(saved) == time:
                 if where == "after":
                     put(source, target)
                 raise Killed
@@ -121,11 +121,11 @@ def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, fa
 def test_a_damaged_leg_is_named(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    [file] = (reports / "checkpoints").glob("*/done-0001.pt")
+    [file] = (reports / "checkpoints").glob("*/finished.pt")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 8
     file.write_bytes(data)
-    with pytest.raises(Damaged, match=r"done-0001.pt is no checkpoint"):
+    with pytest.raises(Damaged, match=r"finished.pt is no checkpoint"):
         train(FAMILIES, resume=True)
 
 

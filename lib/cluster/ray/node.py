@@ -210,9 +210,8 @@ class RaySite(WallSite):
         longest = max(int(size) for size in sizes)
         padded = np.zeros(longest, mine.dtype)
         padded[: len(mine)] = mine
-        parts = [
-            torch.empty(longest, dtype=torch.from_numpy(padded).dtype, device=self.device) for _ in meeting.members
-        ]
+        kind = torch.from_numpy(padded).dtype
+        parts = [torch.empty(longest, dtype=kind, device=self.device) for _ in meeting.members]
         group.allgather([parts], [torch.from_numpy(padded).to(self.device)]).wait()
         return [part[: int(size)].cpu().numpy() for part, size in zip(parts, sizes, strict=True)]
 
@@ -236,7 +235,7 @@ class RaySite(WallSite):
     def progress(self, samples: int) -> None:
         self.samples += samples
         if self.caller.delays is not None:
-            batches = self.count_batch()
+            batches = self.failures.count_batch(time.perf_counter() - (self._started or 0.0))
             if self.failures.deaths_at_batch(batches):
                 self.caller.frozen = True
                 self.stopped.set_result(batches)
@@ -247,6 +246,7 @@ class RayHandle(Handle):
 
     def __init__(self, actor: Any, number: int, node: str, generation: int, returns: bool, caller: Caller):
         self._target, self._caller = (actor, number, node, generation, returns), caller
+        self.retries = caller.retries(node) if returns else None
 
     def __reduce__(self):
         return RayHandle, (*self._target, Caller("unbound"))
@@ -254,12 +254,10 @@ class RayHandle(Handle):
     def bind(self, site: RaySite) -> RayHandle:
         return RayHandle(*self._target, site.caller)
 
-    def _call(self, method: str, *args) -> Awaitable[Any]:
-        _, _, node, _, returns = self._target
-        issue = partial(self._issue, method, *args)
-        return asyncio.ensure_future(self._caller.retries(node).call(issue) if returns else issue())
+    def _call_again(self, method: str, *args) -> Awaitable[Any]:
+        return asyncio.ensure_future(super()._call_again(method, *args))
 
-    def _issue(self, method: str, *args) -> Awaitable[Any]:
+    def _call(self, method: str, *args) -> Awaitable[Any]:
         (actor, number, node, generation, _), caller = self._target, self._caller
         if (place := caller.places.get(node)) and place[1] > generation:
             actor, generation = place
@@ -267,8 +265,8 @@ class RayHandle(Handle):
         ask = partial(actor.call.remote, caller.name, caller.turns[target], number, method, *args)
         caller.turns[target] += 1
         if caller.delays is None:
-            return self._answer(node, ask())
-        return self._send(node, caller.delays.request_arrival(node), ask)
+            return asyncio.ensure_future(self._answer(node, ask()))
+        return asyncio.ensure_future(self._send(node, caller.delays.arrival(node), ask))
 
     async def _answer(self, node: str, call: Awaitable) -> Any:
         import ray
@@ -286,7 +284,7 @@ class RayHandle(Handle):
         if self._caller.frozen:
             await asyncio.Event().wait()
         result = await self._answer(node, ask())
-        await sleep_until(self._caller.delays.answer_arrival(node))
+        await sleep_until(self._caller.delays.arrival(node, answer=True))
         return result
 
 
