@@ -16,7 +16,8 @@ from lib.store.optim import SGD
 from notebooks.dssync import cost
 
 ENDLESS = 1e30
-PLAIN = {"save": False, "trace": False}
+PLAIN = {"save": False, "trace": False, "gradients": False}
+"""Without gradients a run takes as long, to the last digit (test_timing_runs.py)."""
 
 
 def interfaces(count, bandwidth=1.0, latency=0.0):

@@ -75,7 +75,7 @@ def test_another_leg_s_cut_stays(tmp_path):
 def test_killed_between_any_two_steps_the_old_or_the_new_cut_is_there_and_whole(tmp_path):
     within, number, seen = (*STEPS, module.__file__, shutil.__file__), 0, []
     while True:
-        number += 7
+        number += 11
         folder = tmp_path / str(number)
         cuts = CheckpointFolder(every=1, folder=folder)
         write(cuts, 10)

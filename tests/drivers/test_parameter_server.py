@@ -49,7 +49,7 @@ def pushed(worker, batch, ids, dim, token=0):
 
 
 class TestAServerOfSeveralLanes:
-    @pytest.mark.parametrize("lanes, load", [(1, 0.7), (4, 0.7), (8, 0.8)])
+    @pytest.mark.parametrize("lanes, load", [(1, 0.7), pytest.param(4, 0.7, marks=pytest.mark.nightly), (8, 0.8)])
     def test_poisson_pushes_wait_as_in_an_m_d_c_queue(self, lanes, load, pushes=25_000):
         """Crommelin (1932): what is in the system a service later is what arrived meanwhile, and what no lane had room for."""
         counts = np.arange(400)

@@ -20,6 +20,7 @@ def test_modes_are_the_shadow_its_twins_and_two_controls():
     assert (task.dense_optimizer.lr, task.row_optimizer.lr, task.world) == (0.1, 0.3, 500)
 
 
+@pytest.mark.nightly
 def test_the_shadow_is_at_the_calibrated_gap_on_light_clicks():
     """Two links take 125 copies a second, so each of 20 trainers has 6.25 mixes, and 74.9 steps, a second: 11.98 in between."""
     run = lib.train(**study.timing(alphas.job(20, "s-easgd", 500, samples=40_000)), save=False)
