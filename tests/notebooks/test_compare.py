@@ -29,8 +29,8 @@ def made(**columns):
 
 @pytest.fixture
 def some_protocols(monkeypatch):
-    """Those of which advice is asked: one or two of each family, and the two that it leaves out."""
-    some = ("sync", "async", "gba", "hop-bw", "s-easgd", "ds-sync", "local-sgd", "hybrid", "oac", "frozen")
+    """Those of which advice is asked: some of each kind, and the two that it leaves out."""
+    some = ("sync", "async", "gba", "s-easgd", "ds-sync", "local-sgd", "oac", "frozen")
     monkeypatch.setattr(advice, "ALL", {name: ALL[name] for name in some})
 
 

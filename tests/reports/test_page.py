@@ -162,7 +162,8 @@ def test_a_notebook_that_makes_no_offline_page_is_refused(house, output, message
     assert not (house.reports / "n.html").exists()
 
 
-def test_what_works_is_built_before_a_failure_is_told(house):
+def test_what_works_is_built_before_a_failure_is_told(house, monkeypatch):
+    monkeypatch.setattr("reports.runner.parallel.cpu_count", lambda: 1)  # side by side: test_runner.py
     house.notebook("a", "# A", "1 / 0", parameters='profile: str = "smoke"')
     house.notebook("b", "# B", parameters='profile: str = "smoke"')
     with pytest.raises(runner.NotebookFailed, match=r"(?s)1 notebooks failed.*cell 3: ZeroDivisionError"):
