@@ -16,8 +16,6 @@ from lib.tasks import prepared_datasets
 from notebooks import regime, study
 from reports.runner import note_parameters
 
-_page = {"profile": "smoke", "data": ""}
-
 NEEDS = {
     "clicks": "clicks, as `python -m data_prep` makes them of Criteo, Avazu, Taobao or your own log",
     "behaviours": "clicks with what each user did before, as `python -m data_prep taobao` makes them",
@@ -32,20 +30,20 @@ NEEDS = {
 def use(profile: str, data: str = "", device: str = "cpu") -> None:
     """Let all workloads that are made from here on in this process have a profile and the data of a folder, and all runs in
     simulated time compute and evaluate on a device."""
-    study.use_device(device)
-    _page.update(profile=profile, data=data)
+    study.use(profile, device)
+    study.PAGE["data"] = data
     note_parameters(profile=profile, data=data)
     if data:
         prepared_datasets.Partitions(data)
 
 
 def is_full() -> bool:
-    return _page["profile"] == "full"
+    return study.PAGE["profile"] == "full"
 
 
 def data() -> str:
     """The folder of real data; "" without one."""
-    return _page["data"]
+    return study.PAGE["data"]
 
 
 def holds(kind: str) -> bool:

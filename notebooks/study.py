@@ -13,6 +13,7 @@ samples have more noise than most differences between protocols. The same figure
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from operator import attrgetter
 from types import MappingProxyType
@@ -33,15 +34,20 @@ pace = attrgetter("steady_qps")
 """Samples a second, a figure like others."""
 EARLY = 0.81
 """Share of a pass within which an evaluation belongs to the first four fifths, after which it may come a step late."""
+PAGE = {"profile": "", "data": ""}
+"""What the page of this process was asked for: `use`, and `setting.use`."""
+SMOKE_SAMPLES = 2_000
+"""On so many samples a run is evaluated at smoke, at most."""
 BY_LABELS = "{} by labels".format
 """The column of a quality that is computed from labels, next to its expectation under the truth."""
 
 
 def marks(parts: int = 1) -> tuple[float, ...]:
     """Where a run is evaluated whose quality counts (`evaluations`): ten times in the last fifth of the pass, and before it after
-    each of so many equal parts of the pass."""
+    each of so many equal parts of the pass; at smoke, which judges nothing, twice and after at most three parts."""
+    late, parts = (2, min(parts, 3)) if PAGE["profile"] == "smoke" else (10, parts)
     early = (n / parts for n in range(1, parts) if n / parts <= 0.8)
-    return (*early, *(round(0.8 + n / 50, 2) for n in range(1, 11)))
+    return (*early, *(round(0.8 + n / late / 5, 2) for n in range(1, late + 1)))
 
 
 def quality(run: Run, metric: str) -> float:
@@ -54,9 +60,10 @@ def course(run: Run, metric: str) -> pd.Series:
     return run.history[run.judged(metric)].dropna()
 
 
-def use_device(device: str) -> None:
-    """Let all runs of this process in simulated time compute and evaluate on a device, also those of a sweep's processes."""
-    os.environ[DEVICE] = device
+def use(profile: str, device: str = "cpu") -> None:
+    """Let all jobs that are made from here on in this process be evaluated as often as the profile needs it (`marks`), and all
+    runs in simulated time compute and evaluate on a device, also those of a sweep's processes."""
+    PAGE["profile"], os.environ[DEVICE] = profile, device
 
 
 def paper_table(paper: str, name: str) -> Any:
@@ -74,6 +81,8 @@ def job(
 ) -> dict[str, Any]:
     """What `lib.sweep` takes for one run, without a trace unless it is needed; `options` are those of `lib.train`. Where these do
     not say when it is evaluated, its quality can be taken."""
+    if PAGE["profile"] == "smoke" and getattr(workload, "evaluation_samples", 0) > SMOKE_SAMPLES:
+        workload = replace(workload, evaluation_samples=SMOKE_SAMPLES)
     judged = {"evaluations": marks()} if options.get("gradients", True) else {}
     own = {"workload": workload, "protocol": protocol, "cluster": cluster, "seed": seed, "trace": trace}
     return own | judged | options

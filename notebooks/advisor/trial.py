@@ -13,7 +13,6 @@ from lib.training.resolve import applicable, resolve
 from lib.training.train import Options
 from notebooks import study
 
-EVALUATIONS = study.marks(10)
 METRICS = ("auc", "accuracy", "f1", "mrr")
 """What is compared: the first of these that the workload is evaluated by."""
 FEW = 100
@@ -41,7 +40,7 @@ class Trial:
         known = {field.name for field in fields(Options)}
         settings = {name: value for name, value in own.items() if name.partition(".")[0] in known}
         # Rates are tried until they are too large for somebody.
-        return cls(*made, {"evaluations": EVALUATIONS, "trace": False, "on_nan": "skip"} | settings)
+        return cls(*made, {"evaluations": study.marks(10), "trace": False, "on_nan": "skip"} | settings)
 
     def job(self, rate: float, seed: int, **changed) -> dict:
         workload = self.workload
@@ -51,7 +50,7 @@ class Trial:
         }
         world = {"world": seed} if hasattr(workload, "world") and not getattr(workload, "data", None) else {}
         given = {"workload": replace(workload, **faster, **world), "protocol": self.protocol, "cluster": self.cluster}
-        return {**given, "seed": seed, **self.settings, **changed}
+        return study.job(**given, seed=seed, **self.settings) | changed
 
     @property
     def update(self) -> int:

@@ -22,7 +22,7 @@ class ThroughAutograd(LightClicks):
         return model
 
 
-def measure(steps: int = 3_000, workers: int = 16) -> Iterator[dict]:
+def measure(steps: int, workers: int = 16) -> Iterator[dict]:
     torch.set_num_threads(1)
     for protocol, limit in LIMITS.items():
         spent = {}

@@ -46,3 +46,14 @@ def lags(run: Run, **case) -> dict[str, float]:
     own = done.groupby("node", observed=True).cumcount() + 1
     lags = (own.cummax() - own).to_numpy()
     return {"mean": float(lags[len(lags) // 4 :].mean()), "max": int(lags.max())}
+
+
+def slow_quarter(run: Run, **case) -> dict[str, float]:
+    """Of the quarter of workers with the fewest gradients: the share of their gradients that is used, how old these are, the same
+    of the other workers, and the one share over the other."""
+    table = pd.DataFrame.from_dict(run.summary["workers"], "index").sort_values("gradients", kind="stable")
+    table["used"] = 1 - (table["decayed"] + table["dropped"]) / table["gradients"]
+    slow, others = (part.mean() for part in (table[: len(table) // 4], table[len(table) // 4 :]))
+    found = {"slow: used": slow["used"], "others: used": others["used"]}
+    ages = {"slow: age": slow["staleness"], "others: age": others["staleness"]}
+    return found | ages | {"slow_used": slow["used"] / others["used"]}

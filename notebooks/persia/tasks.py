@@ -86,11 +86,11 @@ def small(task: Workload, gpus: int = GPUS) -> VirtualCluster:
 
 
 def job(
-    task: str, protocol: str, seed: int, *, samples: int, evaluations: Sequence[float] = study.marks(), **rates: float
+    task: str, protocol: str, seed: int, *, samples: int, evaluations: Sequence[float] = (), **rates: float
 ) -> dict:
     """A run that learns."""
     workload = learning_task(task, samples, world=seed, **rates)
-    return study.job(workload, MODES[protocol], small(workload), seed, evaluations=evaluations)
+    return study.job(workload, MODES[protocol], small(workload), seed, evaluations=evaluations or study.marks())
 
 
 A100 = Device(

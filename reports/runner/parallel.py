@@ -1,7 +1,7 @@
 """Notebooks side by side, and after them, one by one, those that measure this machine.
 
 At smoke a notebook spends its time on imports, a kernel's start and short runs, which keep one core busy: as many run at once
-as there are cores, each with one process and one thread, in kernels that are forked (`warm_kernel.py`). At longer profiles a
+as there are cores, each with one process and one thread; and kernels are forked (`warm_kernel.py`). At longer profiles a
 notebook's sweeps use all cores themselves.
 """
 
@@ -20,13 +20,10 @@ from lib.progress import Progress
 from reports.runner.execution import environment, run
 from reports.runner.notebook_files import Experiment
 
-ONE_CORE = {
-    "LOCKSTEP_PROCESSES": "1",
-    "OMP_NUM_THREADS": "1",
-    "JUPYTER_DEFAULT_PROVISIONER_NAME": "lockstep-warm",
-}
-"""What a notebook's kernel inherits where other notebooks run at the same time; pyproject.toml names the provisioner, which is
-in `warm_kernel.py`."""
+WARM = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "lockstep-warm"}
+"""What a notebook's kernel inherits at smoke; pyproject.toml names the provisioner, which is in `warm_kernel.py`."""
+ONE_CORE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1"}
+"""And where other notebooks run at the same time."""
 
 
 def run_together(
@@ -41,7 +38,8 @@ def run_together(
     with Progress(len(experiments), f"{len(experiments)} notebooks", "notebooks") as progress:
         for alone in (False, True):
             jobs = 1 if alone or profile != "smoke" else cpu_count()
-            variables = {**os.environ, **paths.environment(), **(ONE_CORE if jobs > 1 else {})}
+            own = (WARM if profile == "smoke" else {}) | (ONE_CORE if jobs > 1 else {})
+            variables = {**os.environ, **paths.environment(), **own}
             group = [each for each in experiments if each.alone == alone]
             tasks = (delayed(_run)(variables, each.name, profile, parameters, resume) for each in group)
             try:

@@ -1,7 +1,7 @@
 """Kernels that begin with everything imported: forked from a server that has imported it once.
 
 A kernel imports torch, pandas and seaborn, which takes six seconds of a core; a forked one starts in a tenth of a second. The
-server is multiprocessing's, one for each process that runs notebooks. Notebooks that measure this machine start afresh.
+server is multiprocessing's, one for each process that runs notebooks.
 """
 
 import multiprocessing

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import LocalCluster, VirtualCluster, protocols, train, workloads
+from lib import LocalCluster, RowStore, VirtualCluster, protocols, train, workloads
 from lib.cluster.local import LocalSite
 from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.trainer import Trainer
@@ -21,7 +21,7 @@ from notebooks.bench import device
 from notebooks.oac.replay import serial
 from tests import elsewhere, one_batch
 from tests.drivers import crossings
-from tests.toys import finals, one_of_each_composition, records
+from tests.toys import diagonal, finals, one_of_each_composition, records
 from tests.training.stopping import assert_same
 from tests.training.test_checkpoints import train as stopped_or_whole
 
@@ -170,6 +170,37 @@ def test_simulated_time_on_a_device_has_the_schedule_and_the_bits_of_the_cpu(nam
     )  # a norm's sum has another order there
     np.testing.assert_allclose(here.trace["norm"], there.trace["norm"], rtol=1e-5)
     assert str(here.summary) == str(there.summary)
+
+
+PLACES = [
+    ({"store": RowStore(max_rows=30)}, True),
+    ({"store": RowStore(locking="none", placement="by-group", ids="samples")}, True),
+    ({"store": RowStore(rows="fp16")}, False),
+    ({"store": RowStore(gradients="int8")}, False),
+    ({"store": RowStore(shared_memory=True)}, False),
+    ({"store": RowStore(pooling="server")}, False),
+    ({"embedding_workers": 1}, False),
+    ({"embedding_workers": 1, "store": RowStore(rows="fp16")}, False),
+]
+"""How rows are kept, and whether they lie on the device."""
+
+
+@pytest.mark.parametrize(
+    "case, protocol", [*diagonal(PLACES, ["gba", "hybrid", "dc-asgd"]), (PLACES[0], "ssp"), (PLACES[2], "ssp")]
+)
+def test_a_run_has_the_bits_of_the_cpu_wherever_its_rows_lie(case, protocol, torch_rows):
+    """And it says where."""
+    options, there = case
+    size = {"batch_size": 8, "samples": 200, "pooling": (1, 2, 3), "dense_optimizer": Adam(lr=0.01)}
+    workload = workloads.get("ctr-synthetic", **CLICKS | size)
+
+    def run(device):
+        cluster = VirtualCluster(workers=3, servers=2, slowdown=0.6, device=device)
+        return train(workload, protocol, cluster, seed=2, save=False, **options)
+
+    here, away = run("cpu"), run(str(elsewhere.DEVICE))
+    assert here.digest == away.digest
+    assert (here.provenance["rows"], away.provenance["rows"]) == ("cpu", str(elsewhere.DEVICE) if there else "cpu")
 
 
 @pytest.mark.parametrize(

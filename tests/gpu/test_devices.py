@@ -12,7 +12,11 @@ from lib import protocols, workloads
 from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.trainer import Trainer
 from lib.store.dense import DenseStore
+from lib.store.device import DeviceTable
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
+from lib.store.table import Table
+from lib.tasks.flat_model import FlatModel
+from notebooks.bench.captured import CapturedStep
 from tests import one_batch
 
 pytestmark = [
@@ -130,6 +134,51 @@ def test_optimisers_step_there_as_on_the_cpu(optimizer):
         blocks.append(values.cpu().numpy())
     for there, here in ((np.asarray(stores[1].pull()), stores[0].pull()), blocks[::-1]):
         np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [SGD(lr=0.1), Adagrad(lr=0.1, rowwise=True), Adam(lr=0.01)], ids=lambda each: each.name
+)
+def test_a_table_there_is_the_table_of_the_host_and_waits_for_nothing(optimizer):
+    rng, tables = np.random.default_rng(0), [Table(8, optimizer, seed=3)]
+    tables.append(DeviceTable(8, optimizer, seed=3, device=torch.device("cuda"), capacity=2))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in range(20):
+            ids = rng.permutation(500)[:200]
+            many, weights = np.concatenate([ids, ids[::2]]), rng.integers(0, 3, 300).astype(np.float32)
+            grads = rng.standard_normal((300, 8), np.float32)
+            for table in tables:
+                table.pull(ids)
+                table.push(ids, grads[:200], step, distinct=True)
+                table.update(many, grads, step, weights=weights, divisor=2.0)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    here, there = (table.export() for table in tables)
+    assert np.array_equal(here.ids, there.ids) and np.array_equal(here.stamps, there.stamps)
+    np.testing.assert_allclose(there.block, here.block, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", workloads.ALL)
+def test_a_replay_of_a_captured_step_has_the_gradients_of_the_step(name):
+    """Of every model; one that cannot be captured is an error that says why."""
+    task, rng, known = one_batch.of(name), np.random.default_rng(0), {}
+    model = FlatModel(task.model(0), "cuda", task.bags())
+    for index in range(12):
+        batch = task.batch(0, index).to("cuda")
+        rows = {
+            table: torch.from_numpy(0.1 * rng.standard_normal((len(batch.ids[table]), spec.dim), np.float32)).cuda()
+            for table, spec in task.tables().items()
+        }
+        form = CapturedStep.form(batch, rows)
+        if form not in known:
+            known[form] = CapturedStep(model, batch, rows)
+            continue
+        found, expected = known[form](batch, rows), model.launch(batch, rows)
+        for got, want in [(found.dense, expected.dense), *((found.rows[each], expected.rows[each]) for each in rows)]:
+            np.testing.assert_allclose(got.cpu(), want.cpu(), rtol=1e-3, atol=1e-5)
+        return
+    pytest.fail("no two batches have one form")
 
 
 def test_buckets_of_a_gradient_come_in_order_while_several_train():

@@ -9,7 +9,7 @@ import pytest
 import lib
 from lib import Run
 from lib.tasks.vision import ImageClasses
-from notebooks import setting
+from notebooks import study
 from notebooks.dssync import batch_norm, convergence, quality, theory
 
 SHORT = {"steps": 5, "evaluations": 2}
@@ -80,7 +80,7 @@ def test_images_of_a_folder_take_the_place_of_synthetic_ones_and_nothing_else_ch
     work = quality.TASKS["images"].workload.work()
     monkeypatch.setattr(ImageClasses, "work", lambda self: work)  # which would look into the folder
     synthetic = quality.job("images", "BSP", 7, **SHORT)
-    monkeypatch.setitem(setting._page, "data", "cifar")
+    monkeypatch.setitem(study.PAGE, "data", "cifar")
     real, other = (quality.job("images", "BSP", 7, **SHORT), batch_norm.job("BSP", "none", 7, **SHORT))
     for made in (real, other):
         assert made["workload"].data == "cifar" and made["workload"].batches() == 4 * 5

@@ -22,8 +22,6 @@ EXCEPTIONS = {
 @pytest.fixture(autouse=True)
 def full():
     setting.use("full")
-    yield
-    setting.use("smoke")
 
 
 def check(paper, task, workload, workers, **own):

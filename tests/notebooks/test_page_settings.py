@@ -5,14 +5,8 @@ import re
 import pytest
 
 from lib import BadOption
-from notebooks import setting
+from notebooks import setting, study
 from reports import runner
-
-
-@pytest.fixture(autouse=True)
-def afterwards():
-    yield
-    setting.use("smoke")
 
 
 def test_every_page_with_a_paper_takes_data_by_one_name():
@@ -30,7 +24,7 @@ def test_a_folder_that_was_not_prepared_is_refused(tmp_path):
 
 
 def test_a_folder_of_another_kind_is_refused_with_what_is_needed(monkeypatch):
-    monkeypatch.setitem(setting._page, "data", "mine")
+    monkeypatch.setitem(study.PAGE, "data", "mine")
     monkeypatch.setattr(
         setting.prepared_datasets, "Partitions", lambda folder: type("P", (), {"manifest": {"kind": "triples"}})
     )

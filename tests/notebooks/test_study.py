@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import lib
-from lib import Job, Run
+from lib import Job, Run, workloads
 from lib.errors import LockstepError
 from notebooks import noise_floor, study
 from reports import claims
@@ -51,6 +51,18 @@ def test_the_last_fifth_has_ten_evaluations_of_which_the_end_is_one():
     late = (0.82, 0.84, 0.86, 0.88, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
     assert study.marks() == late and study.marks(10) == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, *late)
     assert sum(share > study.EARLY for share in study.marks(7)) == 10
+
+
+def test_smoke_which_judges_nothing_has_two_late_evaluations_on_few_samples():
+    study.use("smoke")
+    assert study.marks() == (0.9, 1.0) and study.marks(20) == (1 / 3, 2 / 3, 0.9, 1.0) == study.marks(3)
+    workload = workloads.get("ctr-synthetic")
+    made = study.job(workload, "sync", "virtual", 0)
+    assert made["evaluations"] == study.marks() and made["workload"].evaluation_samples == study.SMOKE_SAMPLES
+    fewer = replace(workload, evaluation_samples=100)
+    assert study.job(fewer, "sync", "virtual", 0)["workload"] is fewer
+    study.use("laptop")
+    assert len(study.marks()) == 10 and study.job(workload, "sync", "virtual", 0)["workload"] is workload
 
 
 def known_and_not(auc):
