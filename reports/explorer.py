@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from reports.families import families, members
+from reports.families import members
 from reports.markup import rounded
-from reports.palette import colour
-from reports.protocol_pages import best, words
+from reports.protocol_pages import best, sound, words
 
 Measured = Mapping[str, Mapping[str, list[float]]]
 """Condition -> protocol -> speed as a multiple of Sync's with its interval, and AUC minus Sync's with its interval."""
@@ -27,7 +26,7 @@ def root(auc: float) -> float:
 def places(measured: Measured) -> dict[str, dict[str, Any]]:
     """Condition -> `dots`, and the marks of the axes, `x` and `y`.
 
-    A dot has a protocol's place from the left and from the top, whether its AUC differs from Sync's, its name's shift, and its
+    A dot has a protocol's place from the left and from the top, whether its AUC is not Sync's, its name's shift, and its
     numbers in words.
     """
     found: dict[str, dict[str, Any]] = {}
@@ -52,7 +51,7 @@ def places(measured: Measured) -> dict[str, dict[str, Any]]:
                 while any(abs(line - other) < LINE and abs(place - across_to) < 40 for place, other in names):
                     line += 1
                 names.append((across_to, line))
-            differs, shift = not numbers[4] <= 0 <= numbers[5], round(line - down_to * HEIGHT / 100)
+            differs, shift = not (sound(numbers) and numbers[4] <= 0), round(line - down_to * HEIGHT / 100)
             shown = f"{name}: {speed} Sync's speed, AUC − Sync's {auc}: {text}"
             dots[name] = across_to, down_to, differs, shift, shown
         x = [(across(speed), f"{speed:g}×") for speed in SPEEDS]
@@ -62,34 +61,13 @@ def places(measured: Measured) -> dict[str, dict[str, Any]]:
     return found
 
 
-def marks(dots: Mapping[str, tuple]) -> list[dict[str, Any]]:
-    """The marks of one condition."""
-    order = {name: rank for rank, family in enumerate(families(), 1) for name in family["members"]}
-    return [
-        {
-            "name": name,
-            "x": x,
-            "y": y,
-            "lost": lost,
-            "shift": shift,
-            "text": text,
-            "label": name in NAMED,
-            "colour": colour(name)[0],
-            "family": order.get(name.split("+")[0], 0),
-            "href": f"protocols/{name}.html" if name in order else "90_compare.html",
-        }
-        for name, (x, y, lost, shift, text) in dots.items()
-    ]
-
-
 def winners(measured: Measured) -> list[tuple[str, str, str]]:
     """For each condition the fastest protocols without a measurable loss of AUC, and those that are faster but lose."""
     rows = []
     for condition, row in measured.items():
         row = {name: row[name] for name in members() if name in row}
-        sound = {name: numbers for name, numbers in row.items() if numbers[5] >= 0}
         speed = best(row)
-        first = [name for name, numbers in sound.items() if numbers[0] > 0.98 * speed]
+        first = [name for name, numbers in row.items() if sound(numbers) and numbers[0] > 0.98 * speed]
         faster = sorted((numbers[0], name) for name, numbers in row.items() if numbers[0] > 1.02 * speed)
         then = ", ".join(f"{name} {more:.2f}× ({rounded(row[name][3], 4)})" for more, name in faster[:-4:-1])
         rows.append((condition, f"{', '.join(first)}: {speed:.2f}×", then or "none"))

@@ -162,9 +162,7 @@ def _by_notebook(known: list[Experiment], verdicts: list[claims.Verdict]) -> dic
 
 def _front(verdicts: list[claims.Verdict], front: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     judged, measured = _by_notebook(shared["known"], verdicts), front.get("measured", {})
-    places, first = explorer.places(measured), next(iter(measured), "")
-    dots = explorer.marks(places[first]["dots"]) if first else []
-    watched = front.get("watched", {})
+    places, watched = explorer.places(measured), front.get("watched", {})
     counted = sorted((each for each in verdicts if each.counts), key=lambda each: claims.ALL_WORDS.index(each.word))
     cards = [
         {
@@ -175,29 +173,23 @@ def _front(verdicts: list[claims.Verdict], front: Mapping[str, Any], shared: Map
         for folder, paper in shared["papers"].items()
         if folder in shared["sheets"] and paper.title
     ]
-    effects = _effects(counted, shared)
     page = {
         "count": len(ALL) - 1,
         "answer": front.get("answer", []),
         "about": [_linked(each, shared["pages"]) for each in front.get("about", ())],
         "measured": measured,
-        "first": first,
-        "dots": dots,
-        "axis": places[first] if first else {},
+        "places": places,
+        "named": explorer.NAMED,
         "winners": explorer.winners(measured),
-        "alt": f"Speed against quality of {len(dots)} protocols. {' '.join(front.get('answer', ()))}",
-        "families": [family | {"colour": colour(family["members"][0])[0]} for family in families()],
-        "watched": watched.get(SHOWN, {}),
-        "levels": [*watched],
+        "families": families(),
+        "watched": watched,
         "shown": SHOWN,
-        "tones": {name: colour(name)[0] for name in watched.get(SHOWN, {})},
+        "colour": colour,
         "held": held(verdicts),
         "bar": counted,
         "tallies": tallies(verdicts),
         "cards": cards,
-        "forest": effects,
-        "of": ["all", *dict.fromkeys(row["paper"] for row in effects)],
-        "word": ["all", *dict.fromkeys(row["word"] for row in effects)],
+        "effects": _effects(counted, shared),
         "chance": chance(verdicts),
         "failed": [(v, sentence(v)) for name in claims.AGAINST for v in verdicts if v.word == name],
         "judged": judged,

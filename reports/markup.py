@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from html import unescape
@@ -66,6 +67,7 @@ def templates() -> Environment:
     loader, blocks = FileSystemLoader(TEMPLATES), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)
     environment.filters |= {"slug": slug, "cell": cell}
+    environment.globals["meanings"] = defaultdict(str, words()["rules"])
     return environment
 
 

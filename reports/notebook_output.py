@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from reports.claims import Verdict
 
 HOW_TO_READ = (
-    "[ ]: 95 % interval of the mean over the seeds; of a check, the least and the greatest run. Pictures have one axis: a thin "
-    "line is no effect, the band is 50 to 200 % of the paper's effect, or what an equivalence has to keep. Seeds, as in “8: tell "
-    "12 %”: eight seeds, which tell an effect of 12 % of the paper's nine times in ten."
+    "[ ]: 95 % interval of the mean over the seeds; for a check, the smallest and the largest run. In pictures the thin line is "
+    "no effect, and the band is 50 to 200 % of the paper's effect, or the gain that an equivalence has to keep. Seeds, as in "
+    "“8: tell 12 %”: eight seeds detect an effect of 12 % of the paper's nine times in ten."
 )
 
 

@@ -17,6 +17,8 @@ from reports.palette import colour
 
 APART = 0.05
 """Speeds that differ by less are equal: simulated time is no better than that."""
+LOSS = 0.003
+"""An AUC that is lower by more is not called the same, however wide its interval: a hundredth of what training gains there."""
 ENOUGH = 10
 """Lines of a rule; where a class has fewer, the class that it extends follows."""
 CONTRACTS = {f"lib.protocols.{name}rule" for name in ("", "server_", "replica_", "pipeline_")}
@@ -38,12 +40,17 @@ def entries(measured: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str,
 
 
 def best(row: Mapping[str, list[float]]) -> float:
-    """The speed of the fastest registered protocol without a measurable loss of AUC."""
-    return max((numbers[0] for name, numbers in row.items() if name in ALL and numbers[5] >= 0), default=1.0)
+    """The speed of the fastest registered protocol without a loss of AUC."""
+    return max((numbers[0] for name, numbers in row.items() if name in ALL and sound(numbers)), default=1.0)
+
+
+def sound(numbers: list[float]) -> bool:
+    """Whether no loss of AUC was measured, and none is large."""
+    return numbers[5] >= 0 and numbers[3] >= -LOSS
 
 
 def _wins(numbers: list[float], fastest: float) -> bool:
-    return numbers[5] >= 0 and numbers[0] >= (1 - APART) * fastest
+    return sound(numbers) and numbers[0] >= (1 - APART) * fastest
 
 
 def details(name: str, measured: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Any]:
@@ -97,5 +104,5 @@ def words(numbers: list[float]) -> tuple[str, str, str]:
     """Speed and AUC compared with Sync's, and both in words."""
     speed, _, _, auc, low, high = numbers
     faster = "as fast" if abs(speed - 1) < APART else "faster" if speed > 1 else "slower"
-    quality = "same AUC" if low <= 0 <= high else "lower AUC" if auc < 0 else "higher AUC"
+    quality = "lower AUC" if high < 0 else "higher AUC" if low > 0 else "same AUC" if sound(numbers) else "AUC unclear"
     return f"{speed:.2f}×", f"{rounded(auc, 4)} [{rounded(low, 4)}, {rounded(high, 4)}]", f"{faster}, {quality}"

@@ -7,6 +7,7 @@ its rules are younger than its run. Everything is put in place or nothing, and e
 here knows a notebook's code: this one imports `notebooks/compare_figure.py`, for the front page.
 
     python -m reports.publish
+    LOCKSTEP_REPORTS=$(mktemp -d) python -m reports.publish   # every page again from what is stored, whatever was run here
 """
 
 import argparse
