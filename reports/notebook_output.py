@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lib.errors import unknown
 from reports import claims as _claims
 from reports.claims.dependencies import flatten
 from reports.forest import row_picture
 from reports.markup import Fragment, flat, parts, slug
 from reports.quantities import column, label, measured_text, paper_text, part_text, plus_minus, seeds_text
 from reports.runner import repeat
+from reports.summary_text import sentence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,6 +128,19 @@ def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
     html = parts().heading("Verdicts") + verdict_table(verdicts, HOW_TO_READ)
     html += fitted({verdict.claim.notebook for verdict in verdicts})
     return Fragment(html, "verdicts")
+
+
+def found(verdicts: Iterable[Verdict], *claim_ids: str) -> Fragment:
+    """What these claims' runs gave, a sentence each; of a short run's claims what is published, in grey."""
+    mine = {verdict.claim.id: verdict for verdict in verdicts}
+    if missing := [each for each in claim_ids if each not in mine]:
+        raise unknown("claim", missing[0], mine)
+    chosen = [mine[each] for each in claim_ids]
+    if short := any(verdict.profile == "smoke" for verdict in chosen):
+        known = {each.claim.id: each for each in _claims.published(chosen[0].claim.notebook)}
+        chosen = [known[each] for each in claim_ids if each in known]
+    source = f"Found, as published (commit {chosen[0].commit}):" if short and chosen else "Found:"
+    return Fragment(parts().found(source, map(sentence, chosen), short) if chosen else "")
 
 
 def provenance_card(runs: Any, notebook: str) -> Fragment:

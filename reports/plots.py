@@ -23,7 +23,7 @@ from lib import paths
 from lib.errors import BadOption, unknown
 from reports.claims.dependencies import flatten
 from reports.markup import TEMPLATES, Fragment, parts
-from reports.notebook_output import claims, intervals, provenance_card, settings, table, verdicts  # noqa: F401, where notebooks find them
+from reports.notebook_output import claims, found, intervals, provenance_card, settings, table, verdicts  # noqa: F401, where notebooks find them
 from reports.palette import BLACK, DASHES, DOTTED, GREY, KINDS, MARKS, colour, shades  # noqa: F401
 from reports.quantities import label
 from reports.runner import repeat  # noqa: F401

@@ -247,7 +247,7 @@ def paper_points(table: pd.DataFrame) -> pd.DataFrame:
         paper, sync = (PAPER[task, direction.lower(), each] for each in (mode, "sync"))
         about = {"task": task, "direction": direction, "protocol": mode}
         ends = group["day"].min(), group["day"].max()
-        rows += [about | {"day": day, "AUC less Sync's": paper[at] - sync[at]} for at, day in enumerate(ends)]
+        rows += [about | {"day": day, "AUC minus Sync's": paper[at] - sync[at]} for at, day in enumerate(ends)]
     return pd.DataFrame(rows)
 
 

@@ -1,6 +1,8 @@
 import base64
+import dataclasses
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +12,7 @@ from matplotlib.colors import to_rgb
 from lib.errors import BadOption, UnknownName
 from lib.protocols import ALL
 from reports import markup, palette, plots
-from reports.claims import Verdict, judge
+from reports.claims import Verdict, judge, judging
 from reports.notebook_output import differences
 from tests.reports.test_claims import CALIBRATION, GOOD, claim
 from tests.reports.test_judge import five, table
@@ -30,6 +32,24 @@ def test_a_figure_has_words_and_numbers(house, runs):
     assert len(saved) == 12 and saved["auc"].dropna().tolist() == pytest.approx([0.5, 0.7, 0.5, 0.71] * 2)
     embedded = re.search(r"png;base64,([^\"]+)", html)[1]
     assert base64.b64decode(embedded) == (house.reports / "interactive" / "gba" / "figure_1" / "auc.png").read_bytes()
+
+
+def test_what_was_found_is_a_runs_own_or_for_a_short_run_what_is_published(house):
+    house.notebook("gba/one", "# One")
+    house.claims(GOOD, "gba")
+    results = pd.DataFrame(
+        [(s, seed, x) for s, x in (("gba", 0.2), ("sync", 0.0)) for seed in judging(5)],
+        columns=["subject", "seed", "auc"],
+    )
+    own = house.record(results, "gba/one", "laptop")
+    html = plots.found(own, "a.b").html
+    assert "<p>Found:</p>" in html and "Better. Found: 100 %" in html and "published" not in html
+    short = [dataclasses.replace(verdict, profile="smoke") for verdict in own]
+    assert plots.found(short, "a.b").html == "", "nothing is published"
+    shutil.copytree(house.reports / "claims", house.root / "reports" / "reference" / "claims")
+    assert "Found, as published" in plots.found(short, "a.b").html
+    with pytest.raises(UnknownName, match=r"a\.c"):
+        plots.found(own, "a.c")
 
 
 def test_a_page_leads_to_its_own_numbers(house, runs, monkeypatch):

@@ -381,7 +381,9 @@ class TestCommitted:
 
     def test_short(self, path):
         cells = runner.read(path)["cells"]
-        assert len(cells) <= 14
+        assert len(cells) <= 20, (
+            "the paper, its algorithm, one run, the sweep, what to look for, what was found, an exercise"
+        )
         assert max(len(runner.source(cell).splitlines()) for cell in cells) <= 15
 
     def test_what_is_made_for_the_page_is_shown(self, path):
