@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PROFILE ?= smoke
+# Where pip finds torch, if not where it finds everything else: PyTorch's own index of CPU wheels is gigabytes smaller.
+TORCH_INDEX ?=
 bin := $(VENV)/bin
 
 # Minutes on two cores: laptop's for each paper.
@@ -43,13 +45,14 @@ lint: $(VENV)/.installed
 	$(bin)/ruff format .
 
 clean:
-	rm -rf $(VENV) reports/output
+	rm -rf $(VENV) reports/output .hypothesis .pytest_cache .ruff_cache *.egg-info
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # torch first and alone: see requirements.txt.
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lockstep needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(bin)/python -m pip install --quiet $(shell grep '^torch==' requirements.txt)
+	$(bin)/python -m pip install --quiet $(addprefix --index-url ,$(TORCH_INDEX)) $(shell grep '^torch==' requirements.txt)
 	$(bin)/python -m pip install --quiet -r requirements.txt
 	$(bin)/python -m pip install --quiet --no-deps --editable .
 	@touch $@

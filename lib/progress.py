@@ -52,6 +52,14 @@ class Progress(tqdm):
         with self._lock:
             self.update(amount)
 
+    def reach(self, amount: float) -> None:
+        """Show that so much is done, if it is more than before, and how much time is left by now."""
+        with self._lock:
+            if not self.n and amount:  # what it took to start says nothing of the time left
+                self.start_t = self._time()
+            self.n = max(self.n, amount)
+            self.refresh()
+
     def __bool__(self) -> bool:
         """True: tqdm asks its total, which may be unknown."""
         return True

@@ -53,6 +53,11 @@ class Checked(metaclass=CheckedType):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        if "__init__" in cls.__dict__:  # a dataclass gets its own later
+            raise BadOption(
+                f"{cls.__name__}: it has an __init__ of its own; make it a dataclass and its options fields: "
+                "`@dataclass(frozen=True, kw_only=True)`, then `limit: int = 3`"
+            )
         for name in [field.name for field in fields(cls)] if is_dataclass(cls) else ():
             if name in cls.__dict__ and name not in inspect.get_annotations(cls):
                 value = shown(cls.__dict__[name])

@@ -4,10 +4,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import lru_cache, partial
+from tempfile import NamedTemporaryFile
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from joblib import cpu_count
@@ -23,6 +25,8 @@ from lib.tasks.flat_model import one_thread
 from lib.training.train import Job
 
 NEEDED = {"workload", "protocol", "cluster"}
+LOOK = 1.0
+"""Seconds between two looks at how far the runs of other processes are."""
 
 
 class SweepFailed(LockstepError, RuntimeError):
@@ -52,19 +56,25 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, la
             errors[key], runs[key] = error, getattr(error, "run", None)
 
     if missing:
-        label = f"{label}, {len(missing)} runs" if label else f"{len(missing)} runs"
-        with Progress(sum(wanted[key][0].samples for key in missing), label, "samples") as progress:
+        label = f"{label}, " * bool(label) + "{} of " + f"{len(missing)} runs"
+        with Progress(sum(wanted[key][0].samples for key in missing), label.format(0), "samples") as progress:
+
+            def count() -> None:
+                done = [key for key in missing if runs[key] is not None]
+                progress.set_description_str(label.format(len(done)), refresh=False)
+                progress.reach(sum(wanted[key][0].samples for key in done))
+
             apart = [key for key in missing if wanted[key][0].cluster.clock != "wall"]
             most = _usual() if processes is None else checked(Count, processes, "sweep", "processes")
             lanes = min(most, len(apart))
-            for future, key in _started(apart, wanted, lanes):
+            for future, key in _started(apart, wanted, lanes, progress.reach):
                 take(key, future.result)
-                if runs[key] is not None and key not in errors:
-                    progress.advance(wanted[key][0].samples)
+                count()
             for key in missing:
                 if runs[key] is None and key not in errors:
                     with one_thread():
                         take(key, partial(wanted[key][0].run, progress.advance))
+                    count()
     found = [runs[job.key] for job, _ in prepared]
     if errors:
         jobs = {key: f"{job.title}, seed {job.configuration['seed']}" for key, (job, _) in wanted.items()}
@@ -75,8 +85,11 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, la
     return found
 
 
-def _started(keys: list[str], wanted: Mapping[str, Any], lanes: int) -> Iterable[tuple[Future, str]]:
-    """The runs under way in other processes, as they end; none where one process is enough."""
+def _started(
+    keys: list[str], wanted: Mapping[str, Any], lanes: int, reach: Callable[[int], None]
+) -> Iterable[tuple[Future, str]]:
+    """The runs under way in other processes, as they end; none where one process is enough. `reach` is called each second with
+    the samples of all of them, also of those that have not ended."""
     if lanes < 2:
         return
     there = {name: value for name, value in os.environ.items() if name.startswith("LOCKSTEP_")} | paths.environment()
@@ -87,9 +100,17 @@ def _started(keys: list[str], wanted: Mapping[str, Any], lanes: int) -> Iterable
         _pool.cache_clear()
         pool = _pool(lanes, tuple(sorted(there.items())))
     try:
-        futures = {pool.submit(_made, dict(wanted[key][1]), key): key for key in keys}
-        for future in as_completed(futures):
-            yield future, futures[future]
+        with NamedTemporaryFile() as counts:
+            counts.truncate(8 * len(keys))
+            places = ((counts.name, place) for place in range(len(keys)))
+            futures = {
+                pool.submit(_made, dict(wanted[key][1]), key, *at): key for key, at in zip(keys, places, strict=True)
+            }
+            pending = {*futures}
+            while pending:
+                ended, pending = wait(pending, timeout=LOOK, return_when=FIRST_COMPLETED)
+                yield from ((future, futures[future]) for future in ended)
+                reach(int(np.fromfile(counts.name, np.int64).sum()))
     except BaseException:  # as Ctrl-C: a process that trains would not hear of it before its run ends
         pool.shutdown(kill_workers=True)
         _pool.cache_clear()
@@ -114,10 +135,12 @@ def end_with(process: int) -> None:
     os._exit(1)
 
 
-def _made(arguments: dict[str, Any], key: str) -> Run | None:
-    """Make a run; None where this process comes to another name, so that its code is not the caller's."""
+def _made(arguments: dict[str, Any], key: str, counts: str, place: int) -> Run | None:
+    """Make a run, and count its samples in a place of a file; None where this process comes to another name, so that its code is
+    not the caller's."""
     job = Job.of(**arguments)
-    return job.run(lambda samples: None) if job.key == key else None
+    count = np.memmap(counts, np.int64, "r+")[place : place + 1]
+    return job.run(partial(np.add, count, out=count)) if job.key == key else None
 
 
 def _usual() -> int:

@@ -124,9 +124,9 @@ def train(
 
     `samples` is the length of the pass (default: the workload's). `start` is a run of that workload with `keep=True`: this one
     continues with its model, at its place in the stream. Further options belong to what was given by name
-    (`workers=32`, `iota=4`, `batch_size=256`, `lr=0.01`) or are those of `Options`; "store.max_rows" is a part of one. The run
-    is saved under the reports folder and found there the next time, unless `force=True`; `save=False` neither looks nor saves.
-    `lib.sweep` makes many at once.
+    (`workers=32`, `iota=4`, `batch_size=256`, `lr=0.01`) or are those of `lib.Options`; "store.max_rows" is a part of one. The
+    run is saved under the reports folder and found there the next time, unless `force=True`; `save=False` neither looks nor
+    saves. `lib.sweep` makes many at once.
     """
     job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
     if (found := job.saved()) is not None:

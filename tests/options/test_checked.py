@@ -210,6 +210,14 @@ def test_what_is_no_yaml_is_told_with_its_place(text, words):
     assert words in str(error.value)
 
 
+def test_a_constructor_of_its_own_is_answered_with_what_to_write():
+    with pytest.raises(BadOption, match=r"Mine: it has an __init__ of its own; .*limit: int = 3"):
+
+        class Mine(Checked):
+            def __init__(self, limit):
+                self.limit = limit
+
+
 def test_a_field_in_a_file_is_told_with_its_path(tmp_path):
     path = tmp_path / "thing.yaml"
     path.write_text("workers: 3\nnodes:\n  a: {size: 2}\n  b:\n    rate: fast\n")

@@ -14,6 +14,7 @@ from joblib import Parallel, delayed
 
 import lib
 from lib.errors import BadOption, UnknownOption
+from lib.progress import Progress
 from lib.tasks.quadratic import QuadraticBowl
 from lib.training import sweep as sweeps
 from lib.training.sweep import SweepFailed
@@ -115,6 +116,18 @@ def test_what_is_saved_is_loaded_and_equal_jobs_run_once(reports, monkeypatch):
     lib.sweep([small(), small(force=True)], processes=1)
     assert len(made) == 1
     assert lib.sweep([]) == []
+
+
+def test_the_line_counts_runs_and_what_is_done_of_those_under_way(reports, monkeypatch):
+    lines = []
+    monkeypatch.setattr(Progress, "refresh", lambda line, **_: lines.append((line.desc, line.n)))
+    monkeypatch.setattr(sweeps, "LOOK", 0.05)
+    jobs = [{**CLICKS, "protocol": "gba", "samples": 6_000, "seed": seed, "save": False} for seed in range(2)]
+    lib.sweep(jobs, processes=2, label="tuning")
+    counts = [n for _, n in lines]
+    assert counts == sorted(counts) and counts[-1] == 12_000
+    assert any(0 < n < 12_000 and n != 6_000 for n in counts), "a run that has not ended is counted too"
+    assert {desc for desc, _ in lines} >= {"tuning, 0 of 2 runs", "tuning, 2 of 2 runs"}
 
 
 def test_options_are_checked_before_anything_runs(reports):
