@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Any
@@ -13,8 +14,9 @@ from lib import paths
 PACKAGES = ("torch", "numpy", "numba", "pandas", "pyarrow", "ray")
 
 
+@cache
 def machine() -> dict[str, Any]:
-    """This machine and the software on it."""
+    """This machine and the software on it, as they were when this process first asked: its code is loaded once, too."""
     return {
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         "commit": commit(),
@@ -30,6 +32,7 @@ def _gpu() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
+@cache
 def version(package: str) -> str | None:
     """The installed version; None where there is none."""
     try:
