@@ -1,4 +1,4 @@
-"""Kernels that begin with everything imported: forked from a server that has imported it once.
+"""Kernels that begin with everything imported: forked from a server that has imported it once (`preloaded.py`).
 
 A kernel imports torch, pandas and seaborn, which takes six seconds of a core; a forked one starts in a tenth of a second. The
 server is multiprocessing's, one for each process that runs notebooks.
@@ -16,11 +16,6 @@ from jupyter_client.provisioning import LocalProvisioner
 
 from lib.training.sweep import end_with
 
-IMPORTED = (
-    *("torch", "numba", "scipy.stats", "seaborn", "pyarrow.parquet", "ipykernel.kernelapp", "reports.plots"),
-    *("lib.training.train", "lib.training.sweep", "lib.cluster.virtual", "lib.cluster.local"),
-    *("lib.drivers.server_loop", "lib.drivers.replica_loop"),
-)
 INLINE = "module://matplotlib_inline.backend_inline"
 
 
@@ -29,7 +24,7 @@ class WarmKernel(LocalProvisioner):
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> dict[str, Any]:
         forking = multiprocessing.get_context("forkserver")
-        forking.set_forkserver_preload([*IMPORTED])
+        forking.set_forkserver_preload(["reports.runner.preloaded"])
         arguments, folder = cmd[cmd.index("-f") :], kwargs.get("cwd")
         process = forking.Process(target=_kernel, args=(arguments, dict(kwargs["env"]), os.getpid(), folder))
         process.start()
