@@ -245,7 +245,8 @@ class VirtualHandle(ProcessHandle):
         caller, site = self._caller, self._site
         await caller.sleep_until(arrival)
         result = await (context.call(function(*args)) if site.fails else function(*args))
-        await caller.sleep_until(site.send(caller, nbytes(result)))
+        size = 0 if result is None else nbytes(result)  # as of most pushes
+        await caller.sleep_until(site.send(caller, size))
         return result
 
 
