@@ -24,7 +24,7 @@ GRID = {
 
 
 DROPPED = 0.1
-"""The share of gradients that the planted control drops: it loses 0.007 of what training brings on two tuning seeds, two margins."""
+"""The share of gradients that the planted control drops: it loses 0.007 of the gain on tuning seeds, two margins."""
 
 
 def _batch(size: int, exponent: float, seed: int) -> tuple[Workload, Batch]:

@@ -29,7 +29,7 @@ WITH_EMBEDDING_WORKERS = "hybrid, embedding workers"
 MODES = ("hybrid", WITH_EMBEDDING_WORKERS, "sync", "frozen", CONTROL)
 """What nothing befalls."""
 DROPPED = 0.1
-"""The share of gradients that the planted control drops: it loses 0.006 of what training brings on two tuning seeds, two margins."""
+"""The share of gradients that the planted control drops: it loses 0.006 of the gain on tuning seeds, two margins."""
 
 CASES = {
     "a PS attaches again": "server0",
