@@ -14,13 +14,12 @@ from lib.errors import LockstepError
 from lib.protocols import ALL
 from reports import claims, explorer, protocol_pages, runner
 from reports.families import families
-from reports.forest import row_picture
+from reports.forest import effects
 from reports.headlines import headline
 from reports.markup import TEMPLATES, slug, templates, words
 from reports.notebook_output import HOW_TO_READ, verdict_table
 from reports.page import check_offline, export, framed, page_style, policy
 from reports.palette import colour
-from reports.quantities import part_text
 from reports.runner import Experiment, Paper
 from reports.summary_text import failures, held, reason, sentence
 
@@ -87,7 +86,7 @@ def sheets(
     for folder, name in names.items():
         own = [entry["name"] for entry in entries if _reproduced(papers[folder], entry["name"])]
         paper = shared | _paper(papers[folder], notebooks[folder], judged[folder])
-        paper |= {"own": own, "effects": _effects(judged[folder], shared | {"sheets": {folder: ""}})}
+        paper |= {"own": own, "effects": effects(judged[folder])}
         html[name] = _sheet("paper", papers[folder].name, **paper, facts=facts, root="../" if folder else "")
     return html | {"rules.html": _sheet("rules", "the rules, and what the words mean", how_to_read=HOW_TO_READ)}
 
@@ -189,7 +188,7 @@ def _front(verdicts: list[claims.Verdict], front: Mapping[str, Any], shared: Map
         "bar": counted,
         "tallies": tallies(verdicts),
         "cards": cards,
-        "effects": _effects(counted, shared),
+        "effects": effects(each for folder in shared["papers"] for each in counted if each.claim.folder == folder),
         "chance": chance(verdicts),
         "failed": [(v, sentence(v)) for name in claims.AGAINST for v in verdicts if v.word == name],
         "judged": judged,
@@ -200,24 +199,6 @@ def _front(verdicts: list[claims.Verdict], front: Mapping[str, Any], shared: Map
     data["search"] = [*_searched(shared | page, verdicts)]
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     return page | {"script": f"const DATA = {text};\n{(TEMPLATES / 'site.js').read_text(encoding='utf-8')}"}
-
-
-def _effects(verdicts: Sequence[claims.Verdict], shared: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row for each case whose effect is a share of the paper's, or that keeps a share of a gain."""
-    return [
-        {
-            "paper": shared["papers"][each.claim.folder].name,
-            "href": f"{shared['sheets'][each.claim.folder]}#{each.claim.id}",
-            "word": case.word,
-            "sentence": each.claim.sentence,
-            "case": case.case if len(each.cases) > 1 else "",
-            "picture": row_picture(each.claim, case),
-            "text": part_text(each.claim, case),
-        }
-        for each in sorted(verdicts, key=lambda each: [*shared["papers"]].index(each.claim.folder))
-        for case in each.cases
-        if case.part is not None and each.claim.kind == "paper"
-    ]
 
 
 def _finding(name: str, verdicts: Sequence[claims.Verdict]) -> str:

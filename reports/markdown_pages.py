@@ -25,7 +25,7 @@ def pages(
             continue
         found = headline(paper.folder, mine) or "Its claims wait for their next run."
         papers.append((paper, found))
-        if picture := forest(mine, f" of {paper.name}"):
+        if picture := forest(mine):
             texts[f"{paper.folder}/effects.svg"] = picture
         page = shared | {"paper": paper, "found": found, "verdicts": mine, "picture": picture}
         texts[f"{paper.folder}/README.md"] = _text("paper", known=_of(known, paper.folder), **page)

@@ -21,6 +21,8 @@ search?.addEventListener('input', () => {
   if (words.length && !found.length) hits.textContent = 'Nothing found.';
 });
 
+if (location.hash === '#search') search?.focus();
+
 const readout = one('#readout');
 const say = (e) => { if (e.target.dataset?.name) readout.textContent = e.target.title || e.target.dataset.text; };
 for (const event of ['pointerover', 'focusin']) one('.plot')?.addEventListener(event, say);
