@@ -77,7 +77,7 @@ def house(tmp_path, monkeypatch):
     made = House(tmp_path)
     monkeypatch.setenv("LOCKSTEP_ROOT", str(made.root))
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(made.reports))
-    for name in ("LOCKSTEP_STAGE", "LOCKSTEP_COMMAND", "LOCKSTEP_SEALED"):
+    for name in ("LOCKSTEP_STAGE", "LOCKSTEP_COMMAND", "LOCKSTEP_SEALED", "LOCKSTEP_PROCESSES"):
         monkeypatch.delenv(name, raising=False)
     return made
 
