@@ -189,9 +189,7 @@ def _found(table: pd.DataFrame, name: str) -> str:
     auc = f"AUC is {plus_minus(abs(row['less']), half)} {'lower' if row['less'] < 0 else 'higher'}"
     if row["less_low"] <= 0 <= row["less_high"]:
         auc = f"AUC is the same within noise ({plus_minus(row['less'], half)})"
-    return (
-        f"training is {row['speed']:.2f} ± {row['speed'] - row['speed_low']:.2f} times as fast as with sync, and {auc}"
-    )
+    return f"training is {row['speed']:.2f} ± {row['speed'] - row['speed_low']:.2f}× as fast as with sync, and {auc}"
 
 
 def front(data: pd.DataFrame, conditions: pd.DataFrame | None = None) -> dict[str, Any]:

@@ -79,10 +79,11 @@ def sheets(
     }
     entries = protocol_pages.entries(front["measured"]) if front.get("measured") else []
     shared = {"known": known, "pages": pages, "papers": papers, "sheets": names, "note": note, "entries": entries}
+    shared["base"] = "" if "90_compare" in pages else "../reference/"  # what is published, where it was not run here
     title = "which protocol, and how sure"
     html = {"index.html": _sheet("front", title, **shared, **_front(verdicts, front, shared))}
     for entry in entries:
-        html[f"protocols/{entry['name']}.html"] = _protocol(entry, known, front)
+        html[f"protocols/{entry['name']}.html"] = _protocol(entry, front, shared)
     for folder, name in names.items():
         own = [entry["name"] for entry in entries if _reproduced(papers[folder], entry["name"])]
         paper = shared | _paper(papers[folder], notebooks[folder], judged[folder])
@@ -127,7 +128,7 @@ def _sheet(name: str, title: str, root: str = "", script: str = "", **page: Any)
     return html
 
 
-def _protocol(entry: Mapping[str, Any], known: list[Experiment], front: Mapping[str, Any]) -> str:
+def _protocol(entry: Mapping[str, Any], front: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     """The page of a protocol."""
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
@@ -146,7 +147,8 @@ def _protocol(entry: Mapping[str, Any], known: list[Experiment], front: Mapping[
         sync=timelines.get("sync"),
         code=highlight(page["rule"], PythonLexer(), HtmlFormatter()),
         papers=[paper for paper in runner.papers() if _reproduced(paper, name)],
-        used=[each for each in known if each.name in front.get("used", {}).get(name, ())],
+        base=f"../{shared['base']}",
+        used=[each for each in shared["known"] if each.name in front.get("used", {}).get(name, ())],
     )
 
 

@@ -31,9 +31,7 @@ def test_protocols_whose_every_run_is_the_same_are_told_as_one():
     data = modes(bsp=(2, once), gba=(2, once), **{"s-easgd": (2, (0.799 - 1e-9, 0.81, 0.82))})
     assert compare_figure.identical(data) == {"sync": [], "gba": ["bsp"], "s-easgd": [], "frozen": []}
     first = compare_figure.answer(data)[0]
-    assert (
-        "use gba: training is 2.00 ± 0.00 times as fast" in first and "In this test bsp gives identical runs." in first
-    )
+    assert "use gba: training is 2.00 ± 0.00× as fast" in first and "In this test bsp gives identical runs." in first
 
 
 def test_beside_a_share_stands_the_difference_paired_by_seed():

@@ -79,7 +79,7 @@ def test_pages_are_small_and_lead_home(built):
 def test_the_index_has_every_experiment(built):
     html, paper = built.index.read_text(), (built.reports / "gba" / "index.html").read_text()
     assert 'href="gba/one.html"' in html and "not run yet" in html and 'href="gba/index.html#a.b"' in html
-    assert 'href="../gba/one.html"' in paper and "python -m lib run gba/two" in paper and "profile smoke" in paper
+    assert 'href="../gba/one.html"' in paper and "lockstep run gba/two" in paper and "profile smoke" in paper
     assert 'id="a.b"' in paper and re.search(r">value</td>.*>0.2</td>", paper)
 
 

@@ -187,7 +187,7 @@ def test_the_picture_is_drawn_from_what_is_published(ran, monkeypatch):
     conditions.to_csv(paths.reference() / f"{compare_figure.CONDITIONS}.csv", index=False)
     (paths.reference() / "90_compare.html").touch()
     text = " ".join(published_readme().split())
-    answer = "use gba: training is 2.00 ± 0.00 times as fast as with sync, and AUC is the same within noise ("
+    answer = "use gba: training is 2.00 ± 0.00× as fast as with sync, and AUC is the same within noise ("
     assert answer in text and f"We measured 2 of {len(ALL) - 1} protocols" in text
     assert "| equal workers (2.0×) | none | −0.0015 |" in text
     assert "[Six more simulated clusters](reports/reference/README.md#90_compare)" in text
