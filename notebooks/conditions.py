@@ -19,13 +19,12 @@ from lib import BadOption, Failure, Job, Lognormal, Node, Run, VirtualCluster, w
 from lib.cluster.slowdowns import get
 from lib.protocols import ALL
 from notebooks import compare_figure, study
-from notebooks.advisor.comparison import Comparison
+from notebooks.advisor.comparison import Comparison, interval_texts, with_interval
 from notebooks.advisor.trial import Trial, seconds_to
 from notebooks.clusters import GBIT
 from reports import plots
 from reports.claims import interval
-from reports.markup import Fragment, parts, rounded
-from reports.quantities import decimals
+from reports.markup import Fragment, parts
 
 BATCH, GOAL, STEP = 64, 0.9, 2e-3
 MACHINE = Node(flops=workloads.get("clicks-light", batch_size=BATCH).work().flops / STEP)
@@ -134,23 +133,16 @@ def _lines(lines: list[list[str]], times: pd.DataFrame, ends: pd.DataFrame) -> I
     for rank, line in enumerate(lines, 1):
         row: dict = {"rank": rank, "protocols": ", ".join(line)}
         for name, values in (("time", times[line[0]]), ("AUC less sync's", ends[line[0]])):
-            row |= dict(zip((name, f"{name}, low", f"{name}, high"), interval(values), strict=True))
+            row |= with_interval(name, values)
         yield row
 
 
 def table(lines: pd.DataFrame) -> pd.DataFrame:
     """A ranking as a person reads it: each figure with its interval."""
-
-    def text(name: str, factor: float) -> list[str]:
-        ends = factor * lines[[name, f"{name}, low", f"{name}, high"]].to_numpy()
-        digits = [decimals([mean], mean - low) if mean == mean else 0 for mean, low, _ in ends]
-        kept = zip(ends, digits, strict=True)
-        return [
-            "{} [{}, {}]".format(*(rounded(x, of) for x in each)) if each[0] == each[0] else "never"
-            for each, of in kept
-        ]
-
-    columns = {"time, Sync's = 1": text("time", 1), "AUC less Sync's, 10⁻³": text("AUC less sync's", 1e3)}
+    columns = {
+        "time, Sync's = 1": interval_texts(lines, "time", 1),
+        "AUC less Sync's, 10⁻³": interval_texts(lines, "AUC less sync's", 1e3),
+    }
     return lines[["rank", "protocols"]].assign(**columns).set_index("rank")
 
 

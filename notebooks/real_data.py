@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lib import Adagrad, VirtualCluster, Workload, protocols, sweep, workloads
+from lib import Adagrad, VirtualCluster, Workload, protocols, workloads
 from lib.tasks.workload import evaluate
 from notebooks import setting, study
 
@@ -88,19 +88,9 @@ def plain_torch(rate: float, seed: int, profile: str) -> float:
 
 def values(cases: Iterable[study.Case], profile: str) -> list[float]:
     """The metric at the end of each case: a protocol or plain torch, a rate and a seed."""
-    cases = list(cases)
-    own = [case for case in cases if case["protocol"] != PLAIN]
-    found = dict(zip(map(_key, own), sweep([job(**case, profile=profile) for case in own]), strict=True))
-    return [
-        plain_torch(case["rate"], case["seed"], profile)
-        if case["protocol"] == PLAIN
-        else found[_key(case)].summary[metric()]
-        for case in cases
-    ]
-
-
-def _key(case: study.Case) -> tuple:
-    return case["protocol"], case["rate"], case["seed"]
+    keys = [(case["protocol"], case["rate"], case["seed"]) for case in cases]
+    runs = study.run({key: job(*key, profile) for key in keys if key[0] != PLAIN})
+    return [runs[key].summary[metric()] if key in runs else plain_torch(*key[1:], profile) for key in keys]
 
 
 def tune(names: Iterable[str], profile: str, rates: Iterable[float], seeds: Iterable[int]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -65,18 +66,14 @@ class Comparison:
             figures |= {"at one rate": at_one} if len(at_one) else {}
             row: dict = {"protocol": " = ".join(names), "rate": mine["best"].iloc[0]}
             for name, values in figures.items():
-                row |= dict(zip((name, f"{name}, low", f"{name}, high"), interval(values), strict=True))
+                row |= with_interval(name, values)
             rows.append(row | mine[["samples/s", "bytes/sample", "age"]].mean().to_dict())
         return pd.DataFrame(rows).sort_values("time", kind="stable").reset_index(drop=True)
 
     def table(self) -> pd.DataFrame:
         """The summary as a person reads it."""
         table = self.summary()
-
-        def cells(name: str, factor: float) -> list[str]:
-            ends = table[[name, f"{name}, low", f"{name}, high"]].itertuples(index=False)
-            return [_interval(*(factor * x for x in each)) for each in ends]
-
+        cells = partial(interval_texts, table)
         shown = {
             "protocol": table["protocol"],
             "best rate": [f"{rate:.3g}×" for rate in table["rate"]],
@@ -176,6 +173,17 @@ class Comparison:
             ax.margins(x=0.25, y=0.2)
             compare_figure.name_marks(ax, names, marks, tones, size=8)
         return fig
+
+
+def with_interval(name: str, values: pd.Series) -> dict[str, float]:
+    """The mean of the values under a name, and the ends of its interval."""
+    return dict(zip((name, f"{name}, low", f"{name}, high"), interval(values), strict=True))
+
+
+def interval_texts(table: pd.DataFrame, name: str, factor: float) -> list[str]:
+    """A column with its interval as a person reads it, times a factor."""
+    ends = table[[name, f"{name}, low", f"{name}, high"]].itertuples(index=False)
+    return [_interval(*(factor * x for x in each)) for each in ends]
 
 
 _ENDS = {name: [name, f"{name}, low", f"{name}, high"] for name in ("time", "difference")}

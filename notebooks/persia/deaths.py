@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from lib import Failure, Mishaps, RowStore, Run, Workload, sweep
+from lib import Failure, Mishaps, RowStore, Run, Workload
 from lib.protocols.persia import Hybrid
 from lib.store.rows import Rows, Uniform, place_rows
 from notebooks import study
@@ -144,8 +144,7 @@ def restore_one_server(old: Mapping[str, Rows], new: Mapping[str, Rows], servers
 
 def _parts(samples: int, starts: Mapping[int, Run | None], until: int) -> dict[int, Run]:
     """Seed -> the run from its start."""
-    jobs = [_part(samples, seed, until, start) | {"keep": True} for seed, start in starts.items()]
-    return dict(zip(starts, sweep(jobs), strict=True))
+    return study.run({seed: _part(samples, seed, until, start) | {"keep": True} for seed, start in starts.items()})
 
 
 def _part(samples: int, seed: int, until: int, start: Run | None) -> dict:
