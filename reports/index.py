@@ -80,14 +80,16 @@ def sheets(
     entries = protocol_pages.entries(front["measured"]) if front.get("measured") else []
     shared = {"known": known, "pages": pages, "papers": papers, "sheets": names, "note": note, "entries": entries}
     shared["base"] = "" if "90_compare" in pages else "../reference/"  # what is published, where it was not run here
+    shared["own"] = {
+        paper.folder: [e["name"] for e in entries if _reproduced(paper, e["name"])] for paper in papers.values()
+    }
     title = "which protocol, and how sure"
     html = {"index.html": _sheet("front", title, **shared, **_front(verdicts, front, shared))}
     for entry in entries:
         html[f"protocols/{entry['name']}.html"] = _protocol(entry, front, shared)
     for folder, name in names.items():
-        own = [entry["name"] for entry in entries if _reproduced(papers[folder], entry["name"])]
         paper = shared | _paper(papers[folder], notebooks[folder], judged[folder])
-        paper |= {"own": own, "effects": effects(judged[folder])}
+        paper |= {"effects": effects(judged[folder])}
         html[name] = _sheet("paper", papers[folder].name, **paper, facts=facts, root="../" if folder else "")
     return html | {"rules.html": _sheet("rules", "the rules, and what the words mean", how_to_read=HOW_TO_READ)}
 

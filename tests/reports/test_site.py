@@ -104,6 +104,9 @@ class TestInABrowser:
         found.moved = dot.style.left !== before;
         dot.dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
         found.said = one('#readout').textContent;
+        one('#own').click();
+        found.own = all('.dot').filter((e) => getComputedStyle(e).display !== 'none').map((e) => e.dataset.name);
+        one('#own').click();
         one('#family-3').click();
         found.hidden = getComputedStyle(dot).display;
         const count = () => Number(one('.watch [data-name=sync] output').textContent.split(' ')[0]);
@@ -116,5 +119,6 @@ class TestInABrowser:
         dom, console = chromium(tmp_path / "page.html", "--dump-dom")
         found = json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1]))
         assert console == [] and found["first"] == "protocols/gba.html" and found["none"] == "Nothing found."
+        assert {"sync", "gba", "s-easgd", "hybrid", "ds-sync"} <= {*found["own"]} and "async" not in found["own"]
         assert found["moved"] and found["said"].startswith("async: ") and found["hidden"] == "none"
         assert found["start"] == 0 < found["slow"] < found["equal"] / 2
