@@ -39,7 +39,6 @@ def cluster_of_age(
     *,
     seconds: float = 0.01,
     within: float = 0.02,
-    seed: int = 0,
 ) -> AgedCluster:
     """That cluster with workers whose gradients are `age` updates old, give or take the share `within`.
 
@@ -50,7 +49,7 @@ def cluster_of_age(
     def tried(held: float) -> AgedCluster:
         flops, reading = workload.work().flops / (held * seconds), (1 - held) * seconds / workload.batch_size
         aged = replace(cluster, worker=replace(cluster.worker, flops=flops, reading=reading))
-        run = lib.train(brief, protocol, aged, seed=seed, gradients=False, save=False)
+        run = lib.train(brief, protocol, aged, gradients=False, save=False)
         return AgedCluster(aged, run.summary["staleness_mean"], held)
 
     least, most = tried(LEAST), tried(1.0)

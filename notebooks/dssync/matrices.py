@@ -21,9 +21,9 @@ def residual(rule: DSSync, rounds: int, workers: int) -> float:
     return float(np.linalg.norm(product - 1 / workers, 2).round(12))  # what is below is the arithmetic's own
 
 
-def spectral_gap(rule: DSSync, workers: int, rounds: int = 8) -> float:
-    """1 minus the residual of one round, in the geometric mean of so many."""
-    return 1 - residual(rule, rounds, workers) ** (1 / rounds)
+def spectral_gap(rule: DSSync, workers: int) -> float:
+    """1 minus the residual of one round, in the geometric mean of eight."""
+    return 1 - residual(rule, 8, workers) ** (1 / 8)
 
 
 def steps_to_average(rule: DSSync, workers: int) -> int | None:

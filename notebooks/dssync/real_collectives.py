@@ -20,6 +20,7 @@ from lib.protocols.dssync import DSSync
 from notebooks.dssync.vector import MODELS, Numbers, in_proportion
 from notebooks.toys import Toy
 
+WORKERS = 4
 RULES: dict[str, Rule] = {
     "BSP": AllReduce(buckets="tensor", overlapped=False),
     "DS-Sync": DSSync(buckets="tensor"),
@@ -49,10 +50,10 @@ class Block(Toy):
         return {"mean": float(sum(each.detach().mean() for each in model.parameters()))}
 
 
-def train(protocol: str, seed: int, *, steps: int, processes: bool, size: int, workers: int = 4) -> Run:
+def train(protocol: str, seed: int, *, steps: int, processes: bool, size: int) -> Run:
     """A run; with `processes` each worker is a process, otherwise a thread, which starts faster."""
-    cluster = (RayCluster if processes else LocalCluster)(workers=workers)
-    job = Job.of(Block(samples=steps * workers, size=size), RULES[protocol], cluster, seed=seed, save=False)
+    cluster = (RayCluster if processes else LocalCluster)(workers=WORKERS)
+    job = Job.of(Block(samples=steps * WORKERS, size=size), RULES[protocol], cluster, seed=seed, save=False)
     return job.run(lambda samples: None)
 
 
@@ -66,19 +67,19 @@ def seconds(run: Run) -> dict[str, float]:
     return {name: float(each.median()) for name, each in spans.items()}
 
 
-def gloo_alone(size: int, rounds: int, workers: int = 4) -> dict[str, float]:
+def gloo_alone(size: int, rounds: int) -> dict[str, float]:
     """Seconds of gloo's own all-reduces of so many numbers, tensor after tensor, among all workers, and in pairs at the same
     time: the median."""
-    with TemporaryDirectory() as folder, ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        parts = [pool.submit(_all_reduces, rank, workers, size, rounds, f"{folder}/meet") for rank in range(workers)]
+    with TemporaryDirectory() as folder, ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        parts = [pool.submit(_all_reduces, rank, size, rounds, f"{folder}/meet") for rank in range(WORKERS)]
         found = [part.result() for part in parts]
     return {mode: float(np.median([each[mode] for each in found])) for mode in RULES}
 
 
-def _all_reduces(rank: int, workers: int, size: int, rounds: int, meeting: str) -> dict[str, float]:
+def _all_reduces(rank: int, size: int, rounds: int, meeting: str) -> dict[str, float]:
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=workers)
-    pairs = [distributed.new_group([first, first + 1]) for first in range(0, workers, 2)]
+    distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=WORKERS)
+    pairs = [distributed.new_group([first, first + 1]) for first in range(0, WORKERS, 2)]
     groups, found = {"BSP": None, "DS-Sync": pairs[rank // 2]}, {}
     tensors = [torch.zeros(each) for each in in_proportion(MODEL, size)]
     for mode, group in groups.items():

@@ -25,11 +25,11 @@ RULES = {"ds-sync": "ds-sync", "bsp": "all-reduce", "alone": None}
 """Who averages: in groups, all of them, nobody."""
 
 
-def shares(rule: str, workers: int, period: int = 2) -> list[np.ndarray]:
-    """The mixing matrices of a period; BSP's gradients of equal copies are averages of all."""
+def shares(rule: str, workers: int) -> list[np.ndarray]:
+    """The mixing matrices of a period, two rounds; BSP's gradients of equal copies are averages of all."""
     if RULES[rule] == "ds-sync":
-        return [mixing_matrix(DSSync(), round, workers) for round in range(period)]
-    return [np.full((workers, workers), 1 / workers) if RULES[rule] else np.eye(workers)] * period
+        return [mixing_matrix(DSSync(), round, workers) for round in range(2)]
+    return [np.full((workers, workers), 1 / workers) if RULES[rule] else np.eye(workers)] * 2
 
 
 def course(rule: str, workers: int, seed: int, steps: int, noise: float) -> pd.DataFrame:

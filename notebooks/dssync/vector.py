@@ -102,15 +102,15 @@ def bert_large() -> list[int]:
     return [30_522 * wide, 512 * wide, 2 * wide, *norm, *(24 * layer), *_linear(wide, wide), *_linear(wide, 2)]
 
 
-def deepfm(numbers: int = 10_000_000) -> list[int]:
-    """DeepFM for Criteo: 23 tensors; how many numbers is an estimate, the smallest of them all by Sec. 4.3. Rows of 16, three
-    layers of 400 with batch normalisation, and the linear part."""
+def deepfm() -> list[int]:
+    """DeepFM for Criteo: 23 tensors; that there are ten million numbers is an estimate, the smallest of them all by Sec. 4.3.
+    Rows of 16, three layers of 400 with batch normalisation, and the linear part."""
     inputs, layers = 26 * 16, []
     for _ in range(3):
         layers += [*_linear(inputs, 400), *(4 * [400])]
         inputs = 400
     layers += [*_linear(inputs, 1), 1]
-    rows = (numbers - sum(layers)) // 17
+    rows = (10_000_000 - sum(layers)) // 17
     return [16 * rows, rows, *layers]
 
 

@@ -134,13 +134,13 @@ class PlainDecay(GBA):
     row_weights: ClassVar = None
 
 
-def row_decays(task: Task, profile: str, seeds: Iterable[int], iota: int = 1, sigma: float = 1.5) -> pd.DataFrame:
+def row_decays(task: Task, profile: str, seeds: Iterable[int]) -> pd.DataFrame:
     """What it does to rows that each is decayed by its own last update, as Algorithm 2 has it: rows' gradients left out of an
     update, and the AUC after two days from scratch, with a small iota among very unequal workers."""
     rows = []
     for kind, seed in product((GBA, PlainDecay), seeds):
-        rule = kind(iota=iota, rows_divided_by=task.rows_divided_by)
-        run = train(**task.job(profile, "gba", seed, sigma, protocol=rule, until_day=2))
+        rule = kind(iota=1, rows_divided_by=task.rows_divided_by)
+        run = train(**task.job(profile, "gba", seed, 1.5, protocol=rule, until_day=2))
         updates = run.summary["samples"] / (task.others[0] * task.others[1])
         left_out = run.summary["row_gradients_decayed"] / updates
         rows.append({"decayed by": kind.name, "rows left out, an update": left_out, "auc": study.quality(run, "auc")})

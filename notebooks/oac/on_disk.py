@@ -96,8 +96,8 @@ def _read_from_disk() -> float:
 
 
 @contextmanager
-def evicted(folder: Path, every: int = 4) -> Iterator[Callable[[int], None]]:
-    """To be called after each batch: after so many, the pages of the folder's files that are mapped here leave the memory."""
+def evicted(folder: Path) -> Iterator[Callable[[int], None]]:
+    """To be called after each batch: after every fourth, the pages of the folder's files that are mapped here leave memory."""
     due, over, batches = threading.Event(), threading.Event(), itertools.count(1)
     advise = ctypes.CDLL(None, use_errno=True).madvise
     advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -111,7 +111,7 @@ def evicted(folder: Path, every: int = 4) -> Iterator[Callable[[int], None]]:
                     advise(start, size, _PAGEOUT)
 
     def after_a_batch(samples: int) -> None:
-        if next(batches) % every == 0:
+        if next(batches) % 4 == 0:
             due.set()
 
     thread = threading.Thread(target=work, daemon=True)

@@ -130,16 +130,15 @@ class Caller:
             await self._client.push(batch, result)
 
 
-def serve(
-    tasks: Mapping[str, CoinFlips], rows: int, *, turns: int, batches: int = 8, callers: int = 2, seed: int = 0
-) -> pd.DataFrame:
-    """Fill one server with so many of the likeliest rows, then let workers pull and push batches of each task, turn by turn.
+def serve(tasks: Mapping[str, CoinFlips], rows: int, *, turns: int, batches: int = 8) -> pd.DataFrame:
+    """Fill one server with so many of the likeliest rows, then let two workers pull and push batches of each task, turn by turn.
 
     What is told: the ids a second that samples hold; the share of them that is sent, each once a batch; the share of these for
     which another row goes; rows and bytes then.
     """
     largest = max(tasks.values(), key=lambda task: task.each)
-    crew = {"workers": callers, "servers": 1, "seed": seed, "on_nan": "stop", "trace": False}
+    callers = 2
+    crew = {"workers": callers, "servers": 1, "seed": 0, "on_nan": "stop", "trace": False}
     plan = Plan(workload=largest, protocol=Async(), store=RowStore(max_rows=rows), **crew)
 
     async def main(world: World) -> list[dict]:
@@ -152,7 +151,7 @@ def serve(
         found, gone = [], (await handle.holds())[-1]
         for turn in range(-1, turns):  # what is called for the first time takes longer, and is not told
             for name, task in tasks.items():
-                drawn = [task.batch(seed, (turn + 1) * batches + index) for index in range(batches)]
+                drawn = [task.batch(0, (turn + 1) * batches + index) for index in range(batches)]
                 begin = time.perf_counter()
                 await asyncio.gather(*(worker.run(drawn[rank::callers]) for rank, worker in enumerate(workers)))
                 seconds = time.perf_counter() - begin
@@ -163,7 +162,7 @@ def serve(
                 found += [row] if turn >= 0 else []
         return found
 
-    return pd.DataFrame(LocalCluster(workers=callers, threads=callers).open(seed, callers).run(main))
+    return pd.DataFrame(LocalCluster(workers=callers, threads=callers).open(0, callers).run(main))
 
 
 def _ranks(rows: int) -> Iterator[np.ndarray]:

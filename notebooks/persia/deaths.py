@@ -133,9 +133,9 @@ def restored(reading: str, saved: Run, dead: Run) -> Run:
     return replace(dead, kept=model, digest=named)
 
 
-def restore_one_server(old: Mapping[str, Rows], new: Mapping[str, Rows], servers: int = 2) -> dict[str, Rows]:
-    """The first server's rows as they were, the others' as they are."""
-    spread, found = Uniform(shards=servers), {}
+def restore_one_server(old: Mapping[str, Rows], new: Mapping[str, Rows]) -> dict[str, Rows]:
+    """The first server's rows as they were, the second's as they are."""
+    spread, found = Uniform(shards=2), {}
     for table, rows in new.items():
         parts = [place_rows([old[table]], table, spread)[0], *place_rows([rows], table, spread)[1:]]
         [found[table]] = place_rows(parts, table, Uniform(shards=1))

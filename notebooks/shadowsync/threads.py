@@ -62,11 +62,12 @@ def pace(run: Run, steps: int = EXCHANGES) -> float:
     return float(steps / np.median(np.diff(ends)))
 
 
-def bandwidth(rounds: int = 5, size: int = 64_000_000) -> dict[int, float]:
+def bandwidth() -> dict[int, float]:
     """Threads -> GB/s at which they copy arrays that no cache holds, read and written together."""
+    size = 64_000_000
     pairs = [(np.ones(size // 8), np.empty(size // 8)) for _ in range(2)]
     copies = [lambda pair=pair: np.copyto(pair[1], pair[0]) for pair in pairs]
-    return {count: 2e-9 * size * count / best(at_once(copies[:count]), rounds) for count in (1, 2)}
+    return {count: 2e-9 * size * count / best(at_once(copies[:count]), 5) for count in (1, 2)}
 
 
 @dataclass(frozen=True, kw_only=True)
