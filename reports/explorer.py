@@ -61,8 +61,9 @@ def places(measured: Measured) -> dict[str, dict[str, Any]]:
     return found
 
 
-def winners(measured: Measured) -> list[tuple[str, str, str]]:
-    """For each condition the fastest protocols without a measurable loss of AUC, and those that are faster but lose."""
+def winners(measured: Measured) -> list[tuple[str, str, str, str]]:
+    """For each condition the fastest protocols without a measurable loss of AUC, those that are faster but lose, and the speed
+    of an all-reduce, with which readers compare; combinations of protocols are left out."""
     rows = []
     for condition, row in measured.items():
         row = {name: row[name] for name in members() if name in row}
@@ -70,5 +71,6 @@ def winners(measured: Measured) -> list[tuple[str, str, str]]:
         first = [name for name, numbers in row.items() if sound(numbers) and numbers[0] > 0.98 * speed]
         faster = sorted((numbers[0], name) for name, numbers in row.items() if numbers[0] > 1.02 * speed)
         then = ", ".join(f"{name} {more:.2f}× ({rounded(row[name][3], 4)})" for more, name in faster[:-4:-1])
-        rows.append((condition, f"{', '.join(first)}: {speed:.2f}×", then or "none"))
+        usual = f"{row['all-reduce'][0]:.2f}×" if "all-reduce" in row else ""
+        rows.append((condition, f"{', '.join(first)}: {speed:.2f}×", then or "none", usual))
     return rows

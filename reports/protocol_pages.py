@@ -57,11 +57,11 @@ def details(name: str, measured: Mapping[str, Mapping[str, list[float]]]) -> dic
     """What the page of one protocol shows."""
     kind, rule = ALL[name], ALL.make(name)
     module = inspect.getmodule(kind)
-    said = re.search(r"The rule in one sentence: (.*?)(?:\n\n|$)", module.__doc__ or "", re.DOTALL)
+    said = re.search(rf"The rule(?: of {name})? in one sentence: (.*?)(?:\n\n|$)", module.__doc__ or "", re.DOTALL)
     link = re.search(r"arXiv:(\d+\.\d+)", kind.cite)
     about = [" ".join(each.split()) for each in inspect.cleandoc(kind.__doc__ or "").split("\n\n")]
     of_module = [each for each in map(ALL.get, ALL) if each.__module__ == kind.__module__]
-    if said and of_module[0] is kind:
+    if said and (of_module[0] is kind or f" of {name} " in said[0]):
         about.insert(1, f"In one sentence: {' '.join(said[1].split())}")
     texts = dict(notes(kind))
     return {

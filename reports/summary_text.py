@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reports.claims import AGAINST, SHELF, counts, published, tally
+from reports.claims import AGAINST, PROVISIONAL, SHELF, counts, published, tally
 from reports.markup import parts
 from reports.quantities import result_text
 
@@ -27,7 +27,6 @@ SAID = {
     "mixed": "hold in some cases only",
     "contradicted": "are contradicted",
     "undecided": "are undecided",
-    "not comparable": "are not comparable, since our conditions differ from the paper's",
 }
 NAMES = {"paper": "claims of the paper", "estimate": "estimates", "target": "targets of ours", "check": "checks"}
 
@@ -80,6 +79,17 @@ def held(verdicts: Sequence[Verdict]) -> str:
         return NONE_YET
     found = Counter(each.word for each in counted)
     again = any(each.again for each in counted)
-    rules = "today's rules, from runs made for earlier ones" if again else "pre-registered rules"
-    tally = ", ".join(f"{found[word]} {said}" for word, said in SAID.items() if found[word])
-    return f"We judged {len(counted)} of the papers' claims by {rules}: {tally}."
+    rules = "today's rules, which are younger than the runs," if again else "rules that are older than the runs"
+    alone = sum(any(PROVISIONAL in case.detail for case in each.cases) for each in counted)
+    said = SAID | (
+        {"reproduced": f"are reproduced ({alone} provisionally, without a planted control)"} if alone else {}
+    )
+    tally = ", ".join(f"{found[word]} {text}" for word, text in said.items() if found[word])
+    aside = (
+        f" {found[SHELF]} more are not comparable, since our conditions differ from the paper's."
+        if found[SHELF]
+        else ""
+    )
+    return f"We judged {len(counted) - found[SHELF]} of the papers' claims by {rules}: {tally}.{aside}".replace(
+        ",:", ":"
+    )

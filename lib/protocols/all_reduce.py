@@ -3,8 +3,8 @@
 2D sparse parallelism: Zhang et al., "Two-dimensional Sparse Parallelism for Large Scale Deep Learning Recommendation Model
 Training", 2025 (arXiv:2508.03854); TorchRec's `DMPCollection`.
 
-The rule in one sentence: groups of devices have a copy of all tables each, sharded inside the group; dense gradients are
-averaged over all in every step, and the copies of the tables, with their optimiser's state, every few steps.
+The rule of 2d-sparse in one sentence: groups of devices have a copy of all tables each, sharded inside the group; dense
+gradients are averaged over all in every step, and the copies of the tables, with their optimiser's state, every few steps.
 
 Paper -> code: a group -> a worker, which looks its rows up by itself; M groups -> `workers`; the synchronisation of the copies
 -> `averages_rows` and `averaged_state`; scaled row-wise AdaGrad, eta / sqrt(v / c + eps) -> the rows' optimiser, `{name:

@@ -14,9 +14,9 @@ as the paper's server does by Adagrad. Rows of embedding tables follow Async in 
 
 Asynchronous local SGD: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024 (arXiv:2401.09135).
 
-The rule in one sentence: a worker sends what its local steps came to as a gradient, and fetches the copy that this has moved.
-The copy's momentum moves with every N-th gradient only, by their mean (delayed Nesterov). Between two exchanges a worker makes as
-many steps as its speed allows (dynamic local updates, DyLU).
+The rule of async-local-sgd in one sentence: a worker sends what its local steps came to as a gradient, and fetches the copy
+that this has moved. The copy's momentum moves with every N-th gradient only, by their mean (delayed Nesterov). Between two
+exchanges a worker makes as many steps as its speed allows (dynamic local updates, DyLU).
 
 Paper -> code: the delayed Nesterov update with c = 0 -> `lib.store.optim.DelayedNesterov`, the copy's optimiser; epsilon,
 beta, N -> `rate`, `momentum`, `delay`; H -> `every`; DyLU's H v / max v steps -> `period`, the seconds in which the fastest

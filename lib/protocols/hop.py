@@ -14,8 +14,8 @@ Staleness that is bounded where work is let in, as in asynchronous reinforcement
 
 Fu et al., "AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning", 2025 (arXiv:2505.24298).
 
-The rule in one sentence: a worker may start only while all that was let in, also what is still computed, would be used up
-within so many updates; an update takes the first N gradients to arrive.
+The rule of admission in one sentence: a worker may start only while all that was let in, also what is still computed, would be
+used up within so many updates; an update takes the first N gradients to arrive.
 
 Paper -> code: floor((N_r - 1) / B) <= i + eta, where N_r counts all trajectories let in until version i -> `may_start`, which
 counts what is in flight or waits, N_r - i B; B -> `size`; eta -> `lag`.

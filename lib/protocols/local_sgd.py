@@ -19,8 +19,8 @@ condition; outer optimisers are for the dense parameters alone. The inner optimi
 DES-LOC: Iacob et al., "DES-LOC: Desynced Low Communication Adaptive Optimizers for Training Foundation Models", ICLR 2026
 (arXiv:2505.22549).
 
-The rule in one sentence: local steps of an adaptive optimiser, whose parameters are averaged often and whose moments, which
-change more slowly, are averaged more rarely.
+The rule of des-loc in one sentence: local steps of an adaptive optimiser, whose parameters are averaged often and whose moments,
+which change more slowly, are averaged more rarely.
 
 Paper -> code: K_x -> `every`; K_u and K_v, as multiples of K_x -> `first` and `second`, the paper's 3 and 6.
 
@@ -36,8 +36,8 @@ as the network's are.
 NoLoCo: Kolehmainen et al., "NoLoCo: No-all-reduce Low Communication Training Method for Large Models", 2025
 (arXiv:2506.10911).
 
-The rule in one sentence: after some local steps two workers meet, others each time, and each makes an outer step by their mean
-gradient and towards their mean copy.
+The rule of noloco in one sentence: after some local steps two workers meet, others each time, and each makes an outer step by
+their mean gradient and towards their mean copy.
 
 Paper -> code: delta <- alpha delta - (beta / n) sum Delta_j - gamma (phi_i - (1 / n) sum phi_j), phi <- phi + delta ->
 `merge`; what is sent, phi and theta -> `send`; random pairs, alike for all -> `groups`, by a hash of round and rank.

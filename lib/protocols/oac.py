@@ -1,7 +1,7 @@
 """OAC: Waleffe and Mohoney, "Optimistic Asynchrony Control: Achieving Synchronous Convergence With Asynchronous Throughput
 for Embedding Model Training".
 
-The rule in one sentence: batches are read, moved and written concurrently, and each is validated against the device's
+The rule of oac in one sentence: batches are read, moved and written concurrently, and each is validated against the device's
 cache of recent updates just before it is computed. The result is that of a serial run in computation order.
 
 Paper -> code: MFT, outstanding batches and STE (3.3) -> `OptimisticState`, `OAC.on_read`, `OAC.on_written`;

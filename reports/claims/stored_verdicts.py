@@ -152,7 +152,10 @@ def _with_remarks(verdict: Verdict, made_at: list[str], error: float | None) -> 
     """The verdict, with remarks for its readers; `error` is that of simulated time."""
     claim, remarks = verdict.claim, []
     if verdict.again:
-        remarks.append(f"judged again, by today's rule, from the runs of commit {verdict.again}")
+        record = verdict_file(claim.id).relative_to(paths.results())
+        remarks.append(
+            f"judged again, by today's rule, from the runs of commit {verdict.again}; what that day's rule gave is in {record}"
+        )
     elif verdict.changed:
         commit = f" of commit {made_at[0][:10]}" if made_at else ""
         remarks.append(f"changed since its run{commit}: {', '.join(verdict.changed)}")

@@ -18,6 +18,7 @@ REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
 MEASURED = {
     "stragglers": {
         "sync": [1.0, 1.0, 1.0, 0.0, 0.0, 0.0],
+        "all-reduce": [0.5, 0.5, 0.5, 0.0, 0.0, 0.0],
         "gba": [2.0, 1.9, 2.1, 0.0001, -0.0002, 0.0004],
         "async": [3.0, 2.9, 3.1, -0.003, -0.004, -0.002],
         "d-psgd": [4.0, 4.0, 4.0, -0.07, -0.2, 0.1],
@@ -28,7 +29,9 @@ MEASURED = {
 
 def test_the_fastest_without_a_loss_is_not_the_fastest():
     """Combinations are no registered protocols, and an interval that is wide enough for any loss shows no equality."""
-    assert explorer.winners(MEASURED) == [("stragglers", "gba: 2.00×", "d-psgd 4.00× (−0.0700), async 3.00× (−0.0030)")]
+    assert explorer.winners(MEASURED) == [
+        ("stragglers", "gba: 2.00×", "d-psgd 4.00× (−0.0700), async 3.00× (−0.0030)", "0.50×")
+    ]
     wins = {each["name"]: each["wins"] for each in protocol_pages.entries(MEASURED)}
     assert wins["gba"] == ["stragglers"] and wins["d-psgd"] == wins["async"] == wins["sync"] == wins["oac"] == []
     assert protocol_pages.words(MEASURED["stragglers"]["d-psgd"])[2] == "faster, AUC unclear"
@@ -122,3 +125,12 @@ class TestInABrowser:
         assert {"sync", "gba", "s-easgd", "hybrid", "ds-sync"} <= {*found["own"]} and "async" not in found["own"]
         assert found["moved"] and found["said"].startswith("async: ") and found["hidden"] == "none"
         assert found["start"] == 0 < found["slow"] < found["equal"] / 2
+
+
+def test_a_sentence_about_one_protocol_of_a_file_is_on_its_page_alone():
+    pages = {
+        name: " ".join(protocol_pages.details(name, {})["about"])
+        for name in ("all-reduce", "2d-sparse", "noloco", "des-loc")
+    }
+    assert "copy of all tables" in pages["2d-sparse"] and "copy of all tables" not in pages["all-reduce"]
+    assert "two workers meet" in pages["noloco"] and "two workers meet" not in pages["des-loc"]
