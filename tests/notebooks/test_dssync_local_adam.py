@@ -19,7 +19,9 @@ def test_the_rule_and_the_rate_alone_differ():
 
 
 def test_what_is_told_is_less_the_same_rate_and_seed():
-    data, runs = local_adam.run(study.grid(mode=local_adam.RULES, rate=[3.0], seed=[7]), **SHORT)
+    places = study.grid(mode=("BSP", "one group"), rate=[3.0], seed=[7])
+    places += study.grid(mode=("BSP", "DS-Sync"), rate=[1.0], seed=[7])
+    data, runs = local_adam.run(places, **SHORT)
     quality = data.set_index("subject")["quality"]
     less = data.set_index("subject")["quality less BSP's"]
     assert less["one group, 3"] == pytest.approx(quality["one group, 3"] - quality["BSP, 3"]) and less["BSP, 3"] == 0
