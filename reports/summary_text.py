@@ -79,7 +79,7 @@ def held(verdicts: Sequence[Verdict]) -> str:
         return NONE_YET
     found = Counter(each.word for each in counted)
     again = any(each.again for each in counted)
-    rules = "today's rules, which are younger than the runs," if again else "rules that are older than the runs"
+    rules = "today's rules, which are younger than the runs," if again else "pre-registered rules"
     alone = sum(any(PROVISIONAL in case.detail for case in each.cases) for each in counted)
     said = SAID | (
         {"reproduced": f"are reproduced ({alone} provisionally, without a planted control)"} if alone else {}
