@@ -204,7 +204,7 @@ class TestAWorkerThatAsksAgain:
 
         record = self.after(protocols.get("async"), steps)
         assert record.ledger["started"] == record.ledger["applied"] == 2
-        assert [age for _, age in record.staleness] == [0, 0], "what it read last is what it was computed from"
+        assert [age for _, age, _ in record.staleness] == [0, 0], "what it read last is what it was computed from"
 
     def test_takes_its_own_place_at_the_gate(self):
         ids = np.array([97])

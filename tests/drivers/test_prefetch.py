@@ -119,5 +119,5 @@ def test_rows_that_a_worker_had_read_ahead_are_lost_with_it_once(counts):
 def test_a_pair_reads_rows_ahead_and_dense_parameters_as_the_step_begins():
     pair = Pair(sparse=protocols.get("async", pull_ahead=3), dense=protocols.get("async"))
     parts = records(CLICKS, pair, VirtualCluster(workers=1))
-    ages = {"dense" in part.final: {age for _, age in part.staleness} for part in parts if part.ledger["started"]}
+    ages = {"dense" in part.final: {age for _, age, _ in part.staleness} for part in parts if part.ledger["started"]}
     assert ages[True] == {0} and max(ages[False]) == 3

@@ -168,7 +168,7 @@ def test_hybrid_without_staleness_is_sync_in_small_steps(workers, seed, rounds, 
 def test_rows_are_as_old_as_tau_says_where_it_counts_all(workers, seed, batches, tau, sigma):
     cluster = VirtualCluster(workers=workers, slowdown=sigma)
     parts = records(clicks(batches), protocols.get("hybrid", tau=tau, counts="all"), cluster, seed)
-    ages = [age for part in parts if part.ledger["started"] for _, age in part.staleness]
+    ages = [age for part in parts if part.ledger["started"] for _, age, _ in part.staleness]
     assert max(ages) <= (workers - 1) * (2 * tau + 1) + tau
 
 
