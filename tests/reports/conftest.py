@@ -99,6 +99,7 @@ def repository(house, monkeypatch):
 
     house.notebook("gba/one", *CELLS, parameters=PARAMETERS)
     git("init", "-q")
+    (house.root / ".gitignore").write_text("/out/\n")  # as the kit's own leaves out reports/output
     house.commit = commit
     return house
 
