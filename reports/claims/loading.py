@@ -18,10 +18,10 @@ def load() -> dict[str, Claim]:
     claims: dict[str, Claim] = {}
     origins: dict[str, Path] = {}
     for path, prefix in _files("claims.yaml"):
-        for claim in _load(path, Claim):
+        for claim in _load(path, prefix, Claim):
             if claim.id in claims:
                 raise BadClaim(f"{path}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
-            claims[claim.id], origins[claim.id] = _with_folder(prefix, claim), path
+            claims[claim.id], origins[claim.id] = claim, path
     return claims
 
 
@@ -32,11 +32,7 @@ def of_notebook(notebook: str) -> list[Claim]:
 
 def calibrations() -> list[Calibration]:
     """Every record of what a constant was fitted to."""
-    return [
-        dataclasses.replace(record, notebooks=tuple(prefix + name for name in record.notebooks))
-        for path, prefix in _files("calibrations.yaml")
-        for record in _load(path, Calibration)
-    ]
+    return [record for path, prefix in _files("calibrations.yaml") for record in _load(path, prefix, Calibration)]
 
 
 def claims_file(claim: Claim) -> str:
@@ -44,13 +40,11 @@ def claims_file(claim: Claim) -> str:
     return "/".join(filter(None, ("notebooks", claim.folder, "claims.yaml")))
 
 
-@cache
 def parsed(text: str, prefix: str) -> Mapping[str, Claim]:
     """All claims of a file's text by id; none where the text has a fault."""
     try:
-        claims = _read(yaml_source.parse(text, "claims.yaml"), Claim, "claims.yaml")
-        return {claim.id: _with_folder(prefix, claim) for claim in claims}
-    except (BadOption, BadClaim):
+        return {claim.id: claim for claim in _records(text, prefix, Claim, "claims.yaml")}
+    except BadClaim:
         return {}
 
 
@@ -61,16 +55,27 @@ def _files(name: str) -> Iterator[tuple[Path, str]]:
         yield path, "" if path.parent == folder else f"{path.parent.name}/"
 
 
-def _load(path: Path, kind: type[Claim | Calibration]) -> Iterator[Any]:
+def _load(path: Path, prefix: str, kind: type[Claim | Calibration]) -> tuple[Any, ...]:
     try:
-        data = yaml_source.load(path)
+        return _records(path.read_text(encoding="utf-8"), prefix, kind, str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadClaim(f"{path}: cannot be read as text: {error}") from error
+
+
+@cache
+def _records(text: str, prefix: str, kind: type[Claim | Calibration], source: str) -> tuple[Any, ...]:
+    """A text's records, with their folder. Kept, since an index asks for every claim once for each page."""
+    try:
+        data = yaml_source.parse(text, source)
     except BadOption as error:
         raise BadClaim(f'{error} (is a relation such as ">=" in quotes?)') from error
-    return _read(data, kind, str(path))
+    return tuple(_with_folder(prefix, record) for record in _read(data, kind, source))
 
 
-def _with_folder(prefix: str, claim: Claim) -> Claim:
-    return dataclasses.replace(claim, notebook=prefix + claim.notebook)
+def _with_folder(prefix: str, record: Claim | Calibration) -> Claim | Calibration:
+    if isinstance(record, Claim):
+        return dataclasses.replace(record, notebook=prefix + record.notebook)
+    return dataclasses.replace(record, notebooks=tuple(prefix + name for name in record.notebooks))
 
 
 def _read(data: Any, kind: type[Claim | Calibration], source: str) -> Iterator[Any]:
