@@ -53,7 +53,7 @@ class Profile:
 
 PROFILES = {
     "full": Profile(rows=(1_000_000, 10_000_000), dims=(16, 64)),
-    "quick": Profile(rows=(1_000_000,), dims=(16,), batches=4, rounds=3, shared=1_000_000, patience=0.5),
+    "quick": Profile(rows=(1_000_000,), dims=(16,), batches=4, rounds=2, shared=1_000_000, patience=0.5),
     "tiny": Profile(rows=(20_800,), dims=(16,), samples=256, batches=2, rounds=1, shared=10_000, patience=0.0),
 }
 """Minutes; seconds, for notebooks; and every figure once, at a size that says nothing, for tests."""
