@@ -209,9 +209,9 @@ class Outcome:
 
     def _by_worker(self) -> dict[str, dict[str, float]]:
         """Worker -> gradients that it computed, those of them that were decayed and dropped, and its mean staleness."""
-        nodes = dict(zip(self._steps["batch"], self._steps["node"], strict=True))
+        nodes = {batch: record.node for record in self._records for batch in record.taken}
         workers = {node: dict.fromkeys(WORKERS_COLUMNS, 0) for node in sorted(set(nodes.values()))}
-        for node in self._steps["node"]:
+        for node in nodes.values():
             workers[node]["gradients"] += 1
         deciding = [record for record in self._records if record.ledger["started"] and "dense" in record.final][:1]
         for batch, outcome in chain.from_iterable(record.unused for record in deciding or self._records):
