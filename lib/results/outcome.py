@@ -119,7 +119,7 @@ class Outcome:
             **stale({name: Counter(map(itemgetter(1), self._ages(name))) for name in STALENESS}),
             "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
             **settle(self._records, self._undone),
-            "workers": self._by_worker(),
+            "by_worker": self._by_worker(),
             "returns_to_a_cut": self._returns,
             "bytes": int(moved.total()),
             "bytes_by_kind": dict(sorted(moved.items())),
@@ -213,15 +213,19 @@ class Outcome:
         workers = {node: dict.fromkeys(WORKERS_COLUMNS, 0) for node in sorted(set(nodes.values()))}
         for node in nodes.values():
             workers[node]["gradients"] += 1
+        computing = [record for record in self._records if record.ledger["issued"]]
         deciding = [record for record in self._records if record.ledger["started"] and "dense" in record.final][:1]
-        for batch, outcome in chain.from_iterable(record.unused for record in deciding or self._records):
+        for batch, outcome in chain.from_iterable(record.unused for record in deciding or computing):
             if batch in nodes:  # others were lost with their worker
                 workers[nodes[batch]][outcome] += 1
         ages: defaultdict[str, list[int]] = defaultdict(list)
         for _, age, batch in chain.from_iterable(self._notes("staleness")):
             if batch in nodes:
                 ages[nodes[batch]].append(age)
-        return {node: counts | {"staleness": _mean(ages[node])} for node, counts in workers.items()}
+        return {
+            node: counts | ({"staleness": _mean(ages[node])} if node in ages else {})
+            for node, counts in workers.items()
+        }
 
     def _notes(self, name: str) -> list[list[tuple]]:
         """Notes on staleness, from the first server; replicas without servers have their own."""
@@ -321,7 +325,7 @@ class Outcomes:
             "qps": whole["samples"] / self.seconds if self.seconds else float("nan"),
             **stale(ages),
             "bytes_by_kind": dict(sorted(moved.items())),
-            "workers": _joined_workers([each["workers"] for each in summaries]),
+            "by_worker": _joined_workers([each["by_worker"] for each in summaries]),
             f"{clock}_seconds": self.seconds,
             "busy": self._busy(summaries, clock),
         }
@@ -384,15 +388,12 @@ def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
 
 
 def _joined_workers(stages: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Sums over stages; the staleness is the mean over gradients."""
-    whole: dict[str, dict[str, float]] = {}
-    for node, counts in chain.from_iterable(each.items() for each in stages):
-        before = whole.setdefault(node, dict.fromkeys((*WORKERS_COLUMNS, "staleness"), 0))
-        used = [each["gradients"] - each["dropped"] for each in (before, counts)]
-        ages = [each["staleness"] * count for each, count in zip((before, counts), used, strict=True) if count]
-        whole[node] = {name: before[name] + counts[name] for name in WORKERS_COLUMNS}
-        whole[node]["staleness"] = sum(ages) / sum(used) if sum(used) else float("nan")
-    return whole
+    """Sums over stages; each stage's own summary has the staleness."""
+    nodes = dict.fromkeys(chain.from_iterable(stages))
+    return {
+        node: {name: sum(each.get(node, {}).get(name, 0) for each in stages) for name in WORKERS_COLUMNS}
+        for node in nodes
+    }
 
 
 def _training(steps: pd.DataFrame) -> dict[str, float]:

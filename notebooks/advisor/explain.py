@@ -112,7 +112,7 @@ def explain(
     total, alone, others = whole.summary["virtual_seconds"], *np.split(seconds[len(causes) :], 2)
     lost = total - seconds[: len(causes)]
     shares = {"share": (alone - seconds[0]) / total, "saved": (total - others) / total}
-    workers = pd.DataFrame(shares, pd.Index(ranks, name="worker")).join(spent).join(_unused(whole.summary["workers"]))
+    workers = pd.DataFrame(shares, pd.Index(ranks, name="worker")).join(spent).join(_unused(whole.summary["by_worker"]))
     return Explanation(total, pd.DataFrame({"lost": lost, "share": lost / total}, [*causes]), workers)
 
 

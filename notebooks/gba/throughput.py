@@ -51,7 +51,7 @@ def lags(run: Run, **case) -> dict[str, float]:
 def slow_quarter(run: Run, **case) -> dict[str, float]:
     """Of the quarter of workers with the fewest gradients: the share of their gradients that is used, how old these are, the same
     of the other workers, and the one share over the other."""
-    table = pd.DataFrame.from_dict(run.summary["workers"], "index").sort_values("gradients", kind="stable")
+    table = pd.DataFrame.from_dict(run.summary["by_worker"], "index").sort_values("gradients", kind="stable")
     table["used"] = 1 - (table["decayed"] + table["dropped"]) / table["gradients"]
     slow, others = (part.mean() for part in (table[: len(table) // 4], table[len(table) // 4 :]))
     found = {"slow: used": slow["used"], "others: used": others["used"]}

@@ -47,7 +47,7 @@ def test_of_the_slow_quarter_is_said_what_is_used_and_how_old_it_is():
     worker = {"gradients": 10, "decayed": 0, "dropped": 0, "staleness": 1.0}
     slow = {"gradients": 4, "decayed": 1, "dropped": 2, "staleness": 7.0}
     run = SimpleNamespace(
-        summary={"workers": {"worker0": worker, "worker1": slow, "worker2": worker, "worker3": worker}}
+        summary={"by_worker": {"worker0": worker, "worker1": slow, "worker2": worker, "worker3": worker}}
     )
     found = throughput.slow_quarter(run)
     assert (found["slow: used"], found["others: used"], found["slow_used"]) == (0.25, 1.0, 0.25)

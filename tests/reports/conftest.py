@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from reports.runner import notebook_parameters
+
 CELLS = ("# One", "from notebooks.gba import switching\nx = switching", "print(1)")
 PARAMETERS = 'profile: str = "smoke"  # how long\nrate: float = 0.5  # how fast'
 FIGURE = """import pandas as pd
@@ -79,6 +81,7 @@ def house(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(made.reports))
     for name in ("LOCKSTEP_STAGE", "LOCKSTEP_COMMAND", "LOCKSTEP_SEALED", "LOCKSTEP_PROCESSES"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(notebook_parameters, "_noted", {})  # what pages that other tests ran have set
     return made
 
 

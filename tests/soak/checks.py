@@ -156,7 +156,7 @@ def _sound(case: Case, run: Run) -> None:
         sums = sum(stage[each] for each in ("applied", "decayed", "dropped", "lost", "in_flight"))
         _hold(stage["issued"] == sums, "ledger", f"{stage['issued']} issued, {sums} accounted for")
         for each in ("decayed", "dropped"):  # those of a worker that was lost are nobody's
-            known = sum(worker[each] for worker in stage["workers"].values())
+            known = sum(worker[each] for worker in stage["by_worker"].values())
             exact = known == stage[each] or (case.get("failures") and known < stage[each])
             _hold(bool(exact), "gradients by worker", f"{each}: {known} of {stage[each]}")
     computed = Counter(run.trace.loc[run.trace["kind"] == "compute", "batch"])

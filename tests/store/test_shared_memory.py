@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -287,17 +286,3 @@ def test_without_a_journal_calls_meet_and_no_kill_is_survived(name):
         with pytest.raises(Damaged, match="open without a journal when its process died"):
             shared(name, journal=journal)
     assert sweep() == ["lockstep-test"]
-
-
-def test_what_a_call_needs_of_a_disk_is_read_before_it_excludes_others(tmp_path, monkeypatch):
-    """While another call is alone in the table, a call comes as far as having touched its rows."""
-    table, there, find = shared("t", root=tmp_path), threading.Event(), kernels.find
-    table.push([1, 2], np.ones((2, DIM), np.float32), 0)
-    monkeypatch.setattr(kernels, "find", lambda *args: (find(*args), there.set())[0])
-    for call in (lambda: table.read([1]), lambda: table.push([2], np.ones((1, DIM), np.float32), 1)):
-        with table._gate.alone():
-            there.clear()
-            thread = threading.Thread(target=call)
-            thread.start()
-            assert there.wait(20) and thread.is_alive()
-        thread.join()
