@@ -131,8 +131,10 @@ def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
 
 
 def found(verdicts: Iterable[Verdict], *claim_ids: str) -> Fragment:
-    """What these claims' runs gave, a sentence each; of a short run's claims what is published, in grey."""
-    mine = {verdict.claim.id: verdict for verdict in verdicts}
+    """What these claims' runs gave, a sentence each; of a short run's claims what is published, in grey. Nothing of runs on real
+    data, which are not judged."""
+    if not (mine := {verdict.claim.id: verdict for verdict in verdicts}):
+        return Fragment("")
     if missing := [each for each in claim_ids if each not in mine]:
         raise unknown("claim", missing[0], mine)
     chosen = [mine[each] for each in claim_ids]

@@ -257,3 +257,7 @@ def test_no_notebook_has_colours_of_its_own_for_protocols():
         code = "".join("".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code")
         found |= {path.stem} if own.search(code) else set()
     assert not found
+
+
+def test_of_runs_that_are_not_judged_nothing_was_found():
+    assert str(plots.found([], "a.b")) == ""
