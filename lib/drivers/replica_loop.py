@@ -130,12 +130,12 @@ class ReplicaWorker(Part):
             clock.since = began
         await self.exchanger.start(until, self.new)
         self.new = self.new and self._place == "gradient"
-        async with asyncio.TaskGroup() as beside:
+        async with asyncio.TaskGroup() as tasks:
             if self._background:
-                beside.create_task(self._shadow(), name=f"shadow {self._rank}")
+                tasks.create_task(self._shadow(), name=f"shadow {self._rank}")
             async with asyncio.TaskGroup() as threads:
                 for thread in range(self.rule.worker_threads):
-                    threads.create_task(self._train_all(thread, until, beside), name=f"thread {thread} of {self._rank}")
+                    threads.create_task(self._train_all(thread, until, tasks), name=f"thread {thread} of {self._rank}")
             if self._travelling:
                 await self._merge_travelling(self._clocks[0], self._clocks[0].done)
             lingers = self._background and self.rule.when.until == "all"
@@ -185,13 +185,13 @@ class ReplicaWorker(Part):
         self.record.final = self.replica.final()
         return self.record
 
-    async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
+    async def _train_all(self, thread: int, until: int, tasks: asyncio.TaskGroup) -> None:
         clock = self._clocks[thread % len(self._clocks)]
-        batches, servers = self._input.batches(until, beside), [self._servers] if self._servers else []
-        async for batch in with_pulls(batches, servers, beside):
-            await self._train(batch, clock, beside)
+        batches, servers = self._input.batches(until, tasks), [self._servers] if self._servers else []
+        async for batch in with_pulls(batches, servers, tasks):
+            await self._train(batch, clock, tasks)
 
-    async def _train(self, batch: Batch, clock: MixClock, beside: asyncio.TaskGroup) -> None:
+    async def _train(self, batch: Batch, clock: MixClock, tasks: asyncio.TaskGroup) -> None:
         clock.begun += 1
         due = self._place and self.rule.is_due(clock.begun, self.site.now() - clock.since)
         place, label, rate = self._place if due else None, batch.index, self.replica.rate()
@@ -228,7 +228,7 @@ class ReplicaWorker(Part):
                 await self.replica.update(result.dense, label, rate)
             if result is not None and result.statistics is not None:
                 self.replica.follow(result.statistics)
-            await self._push(batch, result, rate, beside)
+            await self._push(batch, result, rate, tasks)
             clock.done += 1
             self.replica.steps += 1
             self.replica.samples += batch.size
@@ -236,7 +236,7 @@ class ReplicaWorker(Part):
             await self._merge_travelling(clock, label)
         if place == "after" and self._overlap:
             exchange = self.exchanger.exchange(self.replica.seen())
-            self._travelling = beside.create_task(exchange, name=f"mix after batch {label}")
+            self._travelling = tasks.create_task(exchange, name=f"mix after batch {label}")
             self._merges_at = clock.done + self._overlap
         elif place == "after":
             await self.mix(clock, label, asked, alone=self._together)
@@ -307,9 +307,9 @@ class ReplicaWorker(Part):
             return (await self._servers.reply(batch)).rows
         return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
-    async def _push(self, batch: Batch, result: StepResult | None, rate: float, beside: asyncio.TaskGroup) -> None:
+    async def _push(self, batch: Batch, result: StepResult | None, rate: float, tasks: asyncio.TaskGroup) -> None:
         if self._servers:
-            beside.create_task(self._servers.push(batch, result), name=f"push of batch {batch.index}")
+            tasks.create_task(self._servers.push(batch, result), name=f"push of batch {batch.index}")
             await asyncio.sleep(0)
         elif result is not None:
             for name, gradient in result.rows.items():

@@ -11,15 +11,15 @@ from joblib import cpu_count
 
 from lib import paths
 
+CODE = (".py", ".ipynb", ".yaml")
 PACKAGES = ("torch", "numpy", "numba", "pandas", "pyarrow", "ray")
 
 
-@cache
 def machine() -> dict[str, Any]:
-    """This machine and the software on it, as they were when this process first asked: its code is loaded once, too."""
+    """This machine and the software on it."""
     return {
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-        "commit": commit(),
+        "commit": commit(),  # asked for each run: a rule's file may have changed since the one before
         "hardware": {"machine": platform.machine(), "cores": cpu_count(), "gpu": _gpu()},
     }
 
@@ -43,16 +43,11 @@ def version(package: str) -> str | None:
 
 def commit() -> str | None:
     """The commit of the working tree, with a plus where it has changes or new code; None outside a checkout."""
-    git, new = ["git", "-C", str(paths.root())], ["ls-files", "--others", "--exclude-standard"]
+    command = ["git", "-C", str(paths.root()), "status", "--porcelain=v2", "--branch", "--untracked-files=all"]
     try:
-        head, *changed = (
-            subprocess.run([*git, *command], capture_output=True, text=True, check=True).stdout.strip()
-            for command in (
-                ["rev-parse", "HEAD"],
-                ["status", "--porcelain", "-uno"],
-                [*new, "*.py", "*.ipynb", "*.yaml"],
-            )
-        )
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head + ("+" if any(changed) else "")
+    head = next(line.split()[2] for line in lines if line.startswith("# branch.oid"))
+    changed = any(line[0] not in "#?" or (line[0] == "?" and line.endswith(CODE)) for line in lines)
+    return None if head == "(initial)" else head + ("+" if changed else "")

@@ -164,7 +164,9 @@ class Run:
             kept = folder / MODEL if texts["kept"] else None
             return cls(**frames, **{name: texts[name] for name in TEXTS}, kept=kept, folder=folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LockstepError(f"the saved run {folder} cannot be read ({error}); delete that folder") from error
+            raise LockstepError(
+                f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
+            ) from error
 
 
 def _natural(name: str) -> tuple[str, int]:
