@@ -59,7 +59,8 @@ def shadowsync() -> VirtualCluster:
 def persia(workers: int = 8) -> VirtualCluster:
     """Persia: 8 to 64 V100 and 100 machines of 52 cores, 100 Gbit/s (Sec. 6, Cluster setup)."""
     host = Node(cores=52, flops=20e9, memory=200e9, bandwidth=100 * GBIT)  # operations and memory are estimates
-    return VirtualCluster(workers=workers, servers=8, worker=replace(host, device=V100), server=host)
+    machines = {"worker": replace(host, device=V100), "server": host}
+    return VirtualCluster(workers=workers, servers=8, collective="ring", **machines)
 
 
 def oac(cores: int = 80) -> VirtualCluster:

@@ -366,7 +366,28 @@ ALGORITHMS: dict[str, Algorithm] = {
     "whole-tree": whole_tree,
     "hierarchical": hierarchical,
 }
+
+COLLECTIVES = ("auto", *ALGORITHMS)
 """The values of `VirtualCluster.collective`."""
+
+
+def transfers(collective: str, members: Sequence[Interface], size: float) -> list[Transfer]:
+    """Of an average of so many bytes. "auto": as a ring or as a tree, whichever would take less time if all interfaces were idle
+    and like the slowest of these; uplinks are not looked at."""
+    first: dict[Interface, int] = {}
+    machines = [first.setdefault(member.uplink or member, at) for at, member in enumerate(members)]
+    if collective != "auto":
+        return ALGORITHMS[collective](machines, size)
+    latency = max(member.latency for member in members)
+    bandwidth = min(min(member.out.bandwidth, member.into.bandwidth) for member in members)
+    ways = ring(machines, size), tree(machines, size)
+    return min(ways, key=lambda steps: sum(latency + each / bandwidth for _, _, each in steps))
+
+
+def all_gather(members: Sequence[Interface], size: float) -> list[Transfer]:
+    """Everyone's array to all others, around a ring."""
+    everyone = np.arange(len(members))
+    return [(everyone, np.roll(everyone, -1), size)] * (len(members) - 1)
 
 
 def _hop(sender: int, receiver: int, size: float) -> Transfer:
@@ -400,12 +421,6 @@ class Network:
         interface = self.interfaces[node] = idle(bandwidth, latency)
         interface.uplink = self._uplink_of.get(node)
         return interface
-
-    def machines(self, ranks: Sequence[int]) -> list[int]:
-        """Of each of these workers, the first of them behind the same uplink; itself if it has none."""
-        uplinks = [self.interfaces[f"worker{rank}"].uplink or rank for rank in ranks]
-        first: dict[Interface | int, int] = {}
-        return [first.setdefault(each, at) for at, each in enumerate(uplinks)]
 
     def state(self) -> dict[str, Any]:
         """The books of interfaces that are idle, and how far the chances have come."""

@@ -29,7 +29,20 @@ import yaml
 from lib.cluster.base import Cluster, Main, Meeting, in_thread, nbytes, rank_of
 from lib.cluster.failures import Connection
 from lib.cluster.in_process import NodeContext, ProcessHandle, ProcessSite, ProcessWorld, mean, own
-from lib.cluster.spec import ALGORITHMS, Link, Network, Node, Transfer, Uplink, Usage, Work, carry_out, send, usage
+from lib.cluster.spec import (
+    COLLECTIVES,
+    Link,
+    Network,
+    Node,
+    Uplink,
+    Usage,
+    Work,
+    all_gather,
+    carry_out,
+    send,
+    transfers,
+    usage,
+)
 from lib.errors import BadOption, Deadlock, unknown
 from lib.options.checked import to_plain
 from lib.options.yaml_source import load, read
@@ -188,14 +201,15 @@ class VirtualCluster(Cluster):
     """Private connections of two nodes, in addition to their network interfaces."""
     uplinks: tuple[Uplink, ...] = ()
     """What several nodes share on their way to the others: of a machine of several GPUs, or of a rack."""
-    collective: str = "ring"
-    """How groups average: ring or tree, in chunks; whole-ring or whole-tree, hop by hop as DS-Sync counts; hierarchical, in
-    chunks, those behind one uplink first, then between uplinks."""
+    collective: str = "auto"
+    """How groups average: ring or tree, in chunks; auto, which of these two takes less time for the vector, as libraries choose;
+    whole-ring or whole-tree, hop by hop as DS-Sync counts; hierarchical, in chunks, those behind one uplink first, then between
+    uplinks."""
 
     def __post_init__(self):
         super().__post_init__()
-        if self.collective not in ALGORITHMS:
-            raise unknown("collective", self.collective, ALGORITHMS)
+        if self.collective not in COLLECTIVES:
+            raise unknown("collective", self.collective, COLLECTIVES)
         for where, names in (
             ("nodes", self.nodes),
             ("links.ends", [end for link in self.links for end in link.ends]),
@@ -260,7 +274,7 @@ class VirtualWorld(ProcessWorld):
         self.loop = VirtualLoop()
         failures_between = partial(Connection, cluster.failures, cluster.mishaps, seed)
         self.network = Network(cluster.links, cluster.uplinks, failures_between)
-        self.average = ALGORITHMS[cluster.collective]
+        self.transfers = partial(transfers, cluster.collective)
         self.clock_paused = False
         self.objects: dict[str, Any] = {}
 
@@ -405,18 +419,10 @@ class VirtualSite(ProcessSite):
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:
             return own(mine)
-        steps = self.world.average(self.world.network.machines(meeting.members), mine.nbytes)
-        result, done = await self._meet(meeting, "mean", mine, mean, steps)
-        await self.sleep_until(done[meeting.members.index(self.rank)])
-        return own(result)
+        return own(await self._meet(meeting, "mean", mine, mean, self.world.transfers))
 
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
-        everyone = np.arange(len(meeting.members))
-        arrays, _ = await self._meet(meeting, "gather", mine, list, [])
-        step = everyone, np.roll(everyone, -1), sum(array.nbytes for array in arrays) / everyone.size
-        _, done = await self._meet(meeting, "gathered", mine, list, [step] * (everyone.size - 1))
-        await self.sleep_until(done[meeting.members.index(self.rank)])
-        return arrays
+        return await self._meet(meeting, "gather", mine, list, all_gather)
 
     def _forget(self) -> None:
         self._lanes = [0.0] * self.spec.lanes
@@ -431,12 +437,16 @@ class VirtualSite(ProcessSite):
         start = self.world.failure_schedule.start
         return start + network.connection(self.node, other.node).arrival(now - start, arrival - start)
 
-    async def _meet(self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, steps: list[Transfer]):
-        """What `function` makes of the members' arrays, and when each member is done with the transfers."""
+    async def _meet(
+        self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, transfers: Callable
+    ) -> Any:
+        """What `function` makes of the members' arrays, once this member is done with the transfers of so many bytes a member."""
 
         def together(arrays: list[np.ndarray]):
             members = [self.world.network.interfaces[f"worker{rank}"] for rank in meeting.members]
-            ready = np.full(len(members), self._loop.now)
-            return function(arrays), carry_out(steps, members, ready)
+            steps = transfers(members, sum(array.nbytes for array in arrays) / len(arrays))
+            return function(arrays), carry_out(steps, members, np.full(len(members), self._loop.now))
 
-        return await self.world.collectives.reduce(meeting, kind, self.rank, mine, together)
+        result, done = await self.world.collectives.reduce(meeting, kind, self.rank, mine, together)
+        await self.sleep_until(done[meeting.members.index(self.rank)])
+        return result

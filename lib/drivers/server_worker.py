@@ -123,7 +123,8 @@ class ServerClient:
     async def _ask(self, batch: Batch, shares: list[Share], *whole: bool) -> list[PullReply] | None:
         """Each server's reply; in `shares`, positions of ids give way to those of sums where servers sum."""
         start, record = self._site.now(), self._record
-        wanted, calls = [], []
+        wanted, calls, replies = [], [], []
+        alone = len(self._handles) == 1 or self._rule.first_come
         for handle, share in zip(self._handles, shares, strict=True):
             messages = {}
             for table, part in share.items():
@@ -132,8 +133,15 @@ class ServerClient:
                 if pooling:
                     share[table] = messages[table].bags
             wanted.append(messages)
-            calls.append(handle.pull(self._rank, batch.index, messages, *whole))
-        replies = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+            call = handle.pull(self._rank, batch.index, messages, *whole)
+            if replies or not alone:
+                calls.append(call)
+            elif (reply := await call) is None:
+                return None
+            else:
+                replies.append(reply)
+        if calls:
+            replies += await asyncio.gather(*calls)
         if None in replies:
             return None
         began = start

@@ -161,15 +161,13 @@ class HopBW(Sync):
 class Admission(CountsSteps, BSP):
     """Any N gradients make an update, and a worker may start only while at most `lag` updates' worth of others are ahead of it.
 
-    Limit: with several servers a run that goes on from a checkpoint can end in a deadlock, as each server lets another worker
-    in.
-
     Guarantee: gradients that are computed or wait are never more than (lag + 1) N; with lag = 0 staleness is 0.
     """
 
     name: ClassVar = "admission"
     cite: ClassVar = "Fu et al., AReaL, 2025 (arXiv:2505.24298), staleness control"
     blocks: ClassVar = True
+    first_come: ClassVar = True
 
     lag: Natural = 0
     """Updates by which a gradient may be late if all workers are equally fast (eta)."""

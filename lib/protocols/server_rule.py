@@ -100,6 +100,9 @@ class ServerRule(Rule):
     pull_ahead: ClassVar[int] = 0
     """Batches whose parameters a worker pulls before it comes to them; a rule with a choice has a field of that name. At most
     one more of a worker's batches are then pulled and not pushed."""
+    first_come: ClassVar[bool] = False
+    """Whether the gate has a number of places, and who comes first has one. The first server alone hands them out then, before a
+    worker asks the others: two servers could each give the last place to another worker."""
     cache_steps: ClassVar[int] = 0
     """Further steps for which a worker trains on a copy of what it pulled, with its own updates; fewer by as many steps as it
     was ahead of the slowest worker at the pull. 0: it pulls before each step."""

@@ -33,7 +33,8 @@ def model_of(run: Run, workload: Workload, speed: float = 1.0) -> dict[str, Node
 
 def compare(cluster: Cluster, workload: Workload, protocols: Iterable[str], nodes: Mapping[str, Node]) -> list[dict]:
     """Throughput of each protocol on a real cluster and on its model, with the same injected slowdowns."""
-    modelled = VirtualCluster(workers=cluster.workers, slowdown=cluster.slowdown, speeds=cluster.speeds, **nodes)
+    weather = {"slowdown": cluster.slowdown, "speeds": cluster.speeds}
+    modelled = VirtualCluster(workers=cluster.workers, collective="ring", **weather, **nodes)  # as gloo
     setting = {"cluster": cluster.name, "workers": cluster.workers, "slowdown": cluster.slowdown.sigma}
     rows = []
     for protocol in protocols:

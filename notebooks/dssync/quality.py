@@ -103,7 +103,7 @@ def task_workload(task: str) -> Workload:
 def cluster(workload: Workload, workers: int = WORKERS) -> VirtualCluster:
     """A second a step, beside which nothing that is sent takes long."""
     node = Node(flops=workload.work().flops, core_memory=1e30)
-    return VirtualCluster(workers=workers, worker=node, slowdown=Lognormal(sigma=0.1))
+    return VirtualCluster(workers=workers, worker=node, slowdown=Lognormal(sigma=0.1), collective="ring")
 
 
 def with_constant_rate(made: dict) -> dict:

@@ -76,6 +76,23 @@ def test_a_chunked_tree_costs_what_halving_and_doubling_costs(workers, latency=5
     assert measured == pytest.approx(formula, rel=0.01)
 
 
+@given(st.integers(2, 70), st.sampled_from([4, 1e4, 1e6, 1e8]), st.sampled_from([0.0, 1e-6, 1e-3]))
+def test_by_itself_a_cluster_takes_a_tree_or_a_ring_whichever_is_sooner_done(workers, size, latency):
+    members = [network.idle(BANDWIDTH, latency) for _ in range(workers)]
+    auto, ring, tree = (
+        seconds(network.transfers(each, members, size), workers, bandwidth=BANDWIDTH, latency=latency)
+        for each in ("auto", "ring", "tree")
+    )
+    assert auto == min(ring, tree) or auto == pytest.approx(min(ring, tree), rel=1e-6)
+
+
+def test_a_ring_pays_where_a_vector_is_long_and_a_tree_where_it_is_short():
+    """Of five, one has to bring its whole vector to a tree of four, and to fetch the whole mean: two vectors for a ring's 8 / 5."""
+    members = [network.idle(1e9, 1e-4) for _ in range(5)]
+    steps = {size: len(network.transfers("auto", members, size)) for size in (1e3, 1e8)}
+    assert steps == {1e3: 1 + 4 + 1, 1e8: 8}
+
+
 def test_small_groups_save_little_but_latency_where_rings_are_chunked():
     """The paper's 5.9-fold advantage at W = 16 (31 hops to 7... 15) shrinks to (sqrt W - 1) / sqrt W against (W - 1) / W."""
     whole = [seconds(network.whole_ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]

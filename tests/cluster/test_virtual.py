@@ -159,7 +159,7 @@ def test_a_mean_costs_what_a_ring_costs(members):
         means = await asyncio.gather(*(part.mean(Meeting("1", members), size) for part in parts))
         return means, [part.came for part in parts]
 
-    means, came = run(main)
+    means, came = run(main, collective="ring")
     width = len(members)
     seconds = 2 * (width - 1) / width * 4 * size / B + 2 * (width - 1) * L
     assert came == [pytest.approx([seconds])] * width

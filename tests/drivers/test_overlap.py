@@ -63,7 +63,8 @@ def test_collectives_after_backward_follow_each_other(rule, members):
     task, latency = workloads.get("cifar10-wrn", samples=4 * 5 * 8, batch_size=8), 0.1
     tensors = len(FlatModel(task.model(0)).buckets("tensor"))
     fast = {"flops": 1e30, "core_memory": 1e30, "bandwidth": 1e30}
-    there = VirtualCluster(workers=4, worker=Node(latency=latency, **fast), server=Node(latency=0.0, **fast))
+    nodes = {"worker": Node(latency=latency, **fast), "server": Node(latency=0.0, **fast)}
+    there = VirtualCluster(workers=4, collective="ring", **nodes)
 
     def seconds(**options):
         made = rule(**options)
