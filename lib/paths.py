@@ -45,8 +45,8 @@ def reference() -> Path:
 
 
 def results() -> Path:
-    """Where a notebook's figures and verdicts go: the runner's stage while it runs one. What somebody runs by hand, with whatever
-    parameters, goes to a folder of its own and touches nothing that the runner made."""
+    """Where a notebook's figures and verdicts go: the runner's stage while it runs one. Results of a run by hand, with any
+    parameters, go to a folder of their own and leave the runner's results unchanged."""
     return Path(os.environ[STAGE]) if os.environ.get(STAGE) else reports() / "interactive"
 
 

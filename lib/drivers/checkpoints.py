@@ -32,7 +32,7 @@ class Checkpoint:
     """Each part that wrote something -> its file's digest."""
     folder: Path
     kinds: tuple[type, ...]
-    """The dataclasses that it may hold, beside the package's own."""
+    """The dataclasses that it may hold, in addition to the package's own."""
     travels: bool = False
     """The run's clock runs while the run goes back: parts' states are sent to them, which takes its time."""
 
@@ -83,7 +83,7 @@ class CheckpointFolder:
         self._tidy(self._parts(run["batch"]))
 
     def find(self, kinds: tuple[type, ...] = ()) -> Checkpoint | None:
-        """The newest checkpoint, if there is one; `kinds` are the dataclasses that it may hold, beside the package's own."""
+        """The newest checkpoint, if there is one; `kinds` are further dataclasses that it may hold."""
         if not self.newest.exists():
             return None
         state = checkpoint.load(self.newest, kinds)

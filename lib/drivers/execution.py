@@ -26,7 +26,7 @@ from lib.drivers.workers import Workers
 
 
 async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable[Finished]], *args) -> Finished:
-    """Drive the plan in as many attempts as it takes; `args` are what the driver takes beside the world and the plan."""
+    """Drive the plan in as many attempts as it takes; `args` are the driver's further arguments."""
     while True:
         try:
             return await drive(world, plan, *args)

@@ -111,7 +111,7 @@ class Rendezvous(Part):
         self._members = Members.of(plan.workers)
         self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
         self._ended: dict[int, asyncio.Future] = {}
-        """Workers that have no more data and wait until nobody has."""
+        """Workers that have no more data and wait until all others have none either."""
         self._moved: dict[int, float | None] = {}
         self._met = 0
         self._following = 0
@@ -141,7 +141,7 @@ class Rendezvous(Part):
         self._release()
 
     async def end(self, rank: int, generation: int) -> None:
-        """This worker has no more data: wait until nobody has."""
+        """This worker has no more data: wait until all others have none either."""
         if generation < self._members.generations[rank]:
             return  # as in `meet`
         self._let_end(rank)
@@ -202,13 +202,13 @@ class Rendezvous(Part):
                 return
 
     def _release(self) -> None:
-        """Where nobody has data left, nobody waits for the others'."""
+        """Where no worker has data left, let all that wait for the others' end."""
         if self._members.awaited <= self._ended.keys():
             for rank in list(self._ended):
                 self._let_end(rank)
 
     def _let_end(self, rank: int) -> None:
-        """Also a dead worker's question is answered: nobody would cancel what waits for it here."""
+        """Answer a worker's wait, also that of a dead worker, since nothing else would cancel it."""
         waiting = self._ended.pop(rank, None)
         if waiting and not waiting.done():
             waiting.set_result(None)

@@ -91,7 +91,7 @@ class PartLog:
     taken: list[int] = field(default_factory=list)
     """Batches in the order in which this part computed them."""
     used: list[int] = field(default_factory=list)
-    """Batches whose gradients went into an update here, be it with weight 0."""
+    """Batches whose gradients went into an update here, also those with weight 0."""
     ledger: Counter = field(default_factory=Counter)
     """Gradients by what became of them; a replica's own also by whether it holds them (`held`) and others do (`heard`)."""
     bytes: Counter = field(default_factory=Counter)
@@ -105,7 +105,7 @@ class PartLog:
     gaps: list[tuple[float, int]] = field(default_factory=list)
     """(time, local steps since the mix before) of each mix."""
     accesses: list[Access] | None = None
-    """What a pipeline's batches did with rows; None where nobody asked."""
+    """What a pipeline's batches did with rows; None where the run does not keep it."""
     extra: Counter = field(default_factory=Counter)
     """What only some parts count: rows that were validated away, evicted, decayed."""
     snapshots: list[Snapshot] = field(default_factory=list)

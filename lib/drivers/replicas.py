@@ -26,8 +26,8 @@ from lib.store.rows import Rows, concat, dense_slice, phantom
 
 
 class Replica(Checkpointed):
-    """Updates and mixes stop nobody: each is atomic, and a mix moves the replica by as much as it says from where it was when the
-    mix was worked out. Guaranteed: no mix undoes a local update that came beside it, and no update a mix.
+    """A worker's copy of the model. Updates and mixes do not block each other: each is atomic, and a mix adds its change of the
+    state that it was computed from. Guaranteed: no mix undoes a concurrent local update, and no update undoes a mix.
 
     Its vector is that of `FlatModel`. The rule sees the parameters; what a mix makes of the running statistics behind them is one
     word of the rule's."""
@@ -42,12 +42,12 @@ class Replica(Checkpointed):
         self._dense = plan.dense_store(start, site.device, parameters)
         self._memory = self._rule.init(readonly(self._dense.pull()[: self.size]))
         self.tables = plan.tables(device=plan.row_device(site.device)) if rows else {}
-        # A shadow thread's merges are beside the cores that train.
+        # A shadow thread's merges take no time of the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
         self._together = self._rule.exchange.together
         loop = isinstance(self._rule.when, Loop) and not self._rule.when.overlap
         self._stands = loop and isinstance(self._rule.exchange, Mean)
-        """Nobody writes from a message to its merge, and nobody keeps the message."""
+        """Nothing is written between a message and its merge, and the message is not kept."""
         self._merging = threading.Lock()
         """What the rule remembers is one merge's at a time."""
         self._sent: tuple[np.ndarray, int] | None = None
@@ -73,7 +73,7 @@ class Replica(Checkpointed):
         return _joined(self._rule.as_model(self._memory, readonly(mine[: self.size])), mine[self.size :])
 
     def moved(self) -> float | None:
-        """How far its parameters are from what the last mix made of them; None: nobody asks."""
+        """How far its parameters are from what the last mix made of them; None: no rule needs it."""
         if self._mixed is None or not self._plan.gradients:
             return None if self._mixed is None else math.inf
         return float(np.linalg.norm((self._dense.pull() - self._mixed)[: self.size]))
@@ -94,12 +94,12 @@ class Replica(Checkpointed):
         self._dense.shift(change)
 
     def running(self) -> np.ndarray:
-        """What others are told of its running statistics where gradients are averaged."""
+        """What it sends of its running statistics where gradients are averaged."""
         own = self._dense.pull()[self.size :] if self._running else np.empty(0, np.float32)
         return statistics.brought(own, self._rule.statistics or "none")
 
     def settle(self, theirs: np.ndarray) -> None:
-        """Take the mean of what all told of theirs."""
+        """Take the mean of all workers' running statistics."""
         if self._plan.gradients:
             own = self._dense.pull()[self.size :]
             self._dense.shift(statistics.taken(own, theirs, self._rule.statistics) - own)
@@ -114,7 +114,7 @@ class Replica(Checkpointed):
             now = self._dense.still() if self._stands else self._dense.seen()
             seen = *now, self._record.ledger["held"]
         mine, writes, self._included[round] = seen
-        if self._together:  # so that nobody makes another before this one is merged
+        if self._together:  # no other message is made before this one is merged
             self._sent = mine, writes
         with writes_refused(self._rule, "send"):
             sent = self._rule.send(self._memory, readonly(mine[: self.size]), round)
@@ -132,7 +132,7 @@ class Replica(Checkpointed):
             self._note_heard(included)
 
     async def meet(self, theirs: np.ndarray) -> np.ndarray:
-        """Take in another worker's message, beside the cores that train; the answer."""
+        """Take in another worker's message, without time of the cores that train, and return the answer."""
         held = self._record.ledger["held"]
         answer = await self._site.compute(None, update_centre, self._plan, self._dense, theirs)
         self._note_heard(held)

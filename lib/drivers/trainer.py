@@ -115,7 +115,7 @@ class Trainer:
         self._compute = self._run if plan.gradients else self._pretend
         self._blank = torch.zeros(1).expand(self.model.size)
         self.latest: Computation | None = None
-        """The last computation, until somebody takes note of it."""
+        """The last computation, until it is noted."""
 
     async def step(
         self, batch: Batch, dense: Any, rows: dict[str, Any], early: Overlap | None = None
@@ -136,7 +136,7 @@ class Trainer:
         return result if self.note(batch, end, result.loss, result.scores, sound) else None
 
     async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
-        """`step` for a batch and rows that are on the device, and all that comes of it stays there until somebody notes it."""
+        """`step` for a batch and rows that are on the device, whose results stay there until they are noted."""
         start = self._site.now()
         result = await self._site.launch(self._cost(batch), self._compute, "launch", batch, dense, rows)
         self._computed(batch, start)

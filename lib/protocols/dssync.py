@@ -70,7 +70,7 @@ class DSSync(ReplicaRule):
     whole: Count | None = None
     """Every so-many-th average is one of all workers; None: none is."""
     place: Literal["before", "beside", "after"] = "after"
-    """Whether an average comes before the forward pass, beside the computation, or after the update, as in the paper."""
+    """Whether an average comes before the forward pass, during the computation, or after the update, as in the paper."""
     half: bool = False
     """Whether what is sent is rounded to half precision."""
     buckets: Buckets = 1

@@ -7,7 +7,7 @@ Language Models", 2023 (arXiv:2311.08105).
 Kamp et al., "Efficient Decentralized Deep Learning by Dynamic Model Averaging", ECML PKDD 2018 (dynamic averaging).
 
 Paper -> code: H local steps -> `every`; post-local SGD's t' -> `until`; SlowMo's Algorithm 1, lines 7 and 8 -> `SlowMo.merge`;
-DiLoCo's outer gradient, the outer copy less the mean, and its Nesterov step, torch's -> `DiLoCo.outer_step`.
+DiLoCo's outer gradient, the outer copy minus the mean, and its Nesterov step, torch's -> `DiLoCo.outer_step`.
 
 Guarantee: all replicas are equal after every mix. Special cases: post-local SGD with until = 0 is local SGD; SlowMo without
 momentum and alpha = 1, and DiLoCo with momentum 0 and rate 1, are local SGD.
@@ -145,7 +145,7 @@ class SlowMo(OuterCopy):
 
 @dataclass(frozen=True, kw_only=True)
 class DiLoCo(OuterCopy):
-    """Local SGD whose mean, less the outer copy, is the gradient of a Nesterov step of that copy, which is the model."""
+    """Local SGD whose mean minus the outer copy is the gradient of a Nesterov step of that copy, which is the model."""
 
     name: ClassVar = "diloco"
     cite: ClassVar = "Douillard et al., DiLoCo, 2023 (arXiv:2311.08105), Algorithm 1"

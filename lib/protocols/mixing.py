@@ -59,7 +59,7 @@ class Mean(Exchange):
 
     ahead: bool = True
     """A worker asks for its group when its step begins, so that the answer travels while it computes; False: when it is
-    ready to mix, as groups of whoever is there need it."""
+    ready to mix, which groups of the workers that happen to be ready need."""
     buckets: Buckets = 1
 
 
@@ -87,8 +87,8 @@ class Centre(Exchange):
     servers: Count = 1
     """Sync servers ("sync0", "sync1", ...), each of which holds an equal part of what workers send."""
     optimizer: Any = None
-    """One of `lib.store.optim`, or its name and fields, that steps the copy by what workers send, each of whom is told the copy
-    that came of it; None: `update_centre` does."""
+    """One of `lib.store.optim`, or its name and fields, that steps the copy by what workers send, each of which gets the
+    new copy; None: `update_centre` does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class Loop(Checked):
     seconds: Seconds = 0.0
     """Seconds from one mix to the next, at least."""
     place: Literal["before", "beside", "after"] = "after"
-    """Before the forward pass, after the update, or beside the computation: then the gradient is that of the parameters
+    """Before the forward pass, after the update, or during the computation: then the gradient is that of the parameters
     before the mix, and updates those after it."""
     overlap: Natural = 0
     """Steps that a worker goes on for while what it sent travels, before it merges what came of it; it merges earlier where its

@@ -128,7 +128,7 @@ class ReplicaRule(Rule):
         raise NotImplementedError(f"{self.name} has no neighbours")
 
     def partner(self, round: int, rank: int, workers: int) -> int | None:
-        """Whose replica a worker meets; None: it meets nobody, and is met."""
+        """The rank of the worker whose replica this worker meets; None: it meets none, and may be met."""
         raise NotImplementedError(f"{self.name} has no partners")
 
     def averages_rows(self, round: int) -> bool:
@@ -155,7 +155,7 @@ class ReplicaRule(Rule):
         return mine
 
     def update_centre(self, copy: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The sync servers' copy, or a partner's, after a worker brought `theirs`; and what that worker is told."""
+        """The sync servers' copy, or a partner's, after a worker sent `theirs`, and the answer to that worker."""
         raise NotImplementedError(f"{self.name} has no copy to meet")
 
     def merge(self, memory: Any, mine: np.ndarray, mix: Mix) -> tuple[Any, np.ndarray]:

@@ -1,7 +1,7 @@
 """ShadowSync: Zheng et al., "ShadowSync: Performing Synchronization in the Background for Highly Scalable Distributed
 Training", 2020; and the foreground twins that the paper compares its algorithms with.
 
-The rule in one sentence: training threads never synchronise; a shadow task beside them keeps mixing the local replica with
+The rule in one sentence: training threads never synchronise; a shadow task next to them keeps mixing the local replica with
 others by elastic interpolation: with a sync server's copy (S-EASGD), with the mean of all replicas (S-MA), or with a global
 model that moves towards that mean (S-BMUF). A foreground twin does the same in the training loop, every so many steps or seconds.
 
@@ -62,7 +62,7 @@ class _EASGD(_Elastic):
     sync_servers: Count = 1
     """Sync servers, each of which holds a part of the copy."""
     answer: Literal["new", "old"] = "new"
-    """The copy that a worker is told: after it has moved, or as it was before."""
+    """The copy that a worker gets in answer: after it has moved, or as it was before."""
 
     @property
     def exchange(self) -> Centre:

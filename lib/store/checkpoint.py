@@ -3,7 +3,7 @@
 A checkpoint is what `torch.save` writes, and behind it the XXH3 of that.
 
 Guaranteed:
-- `save` fills a temporary file beside the target and renames it, so the old checkpoint or the new one is there, and whole;
+- `save` fills a temporary file next to the target and renames it, so the old checkpoint or the new one is there, and whole;
 - `load` gives back exactly what was saved, or raises `Damaged` with the file's name (a wrong byte has one chance in 2^64 not to
   be found; this is no protection against a forger);
 - `load` makes nothing but plain data, arrays, random streams, and dataclasses of this package or that the reader names: it is
@@ -32,7 +32,7 @@ from lib.errors import BadOption, Damaged
 _SEAL = 16
 """Bytes of the checksum."""
 _KNOWN = (torch.Tensor, torch.dtype, OrderedDict, Counter, slice, frozenset, FunctionType, type)
-"""Kinds that pickle as they are, beside plain data and dataclasses."""
+"""Kinds that pickle as they are, in addition to plain data and dataclasses."""
 _PACKAGE = __name__.partition(".")[0] + "."
 _LOADING = threading.Lock()
 """What torch takes for safe is one list for the whole process."""
@@ -55,8 +55,8 @@ def save(path: Path, thing: Any, *, durable: bool = True) -> int:
 
 
 def load(path: Path, kinds: Iterable[type] = (), digest: str | None = None) -> Any:
-    """What was saved, and has this `digest`, if one is given; `kinds` are the dataclasses that it may hold beside those of this
-    package."""
+    """What was saved, and has this `digest`, if one is given; `kinds` are the dataclasses that it may hold in addition to this
+    package's."""
     try:
         written, found = digest_of(path), _checksum(path, _SEAL)
     except (OSError, ValueError) as error:
@@ -194,4 +194,4 @@ def _generator(kind: str, state: dict[str, Any]) -> np.random.Generator:
 
 
 _MAKERS = (_array, _scalar, _generator, slice, frozenset)
-"""What a checkpoint may call beside dataclasses."""
+"""What a checkpoint may call in addition to dataclasses."""

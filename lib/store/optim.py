@@ -5,7 +5,7 @@
 - slots of a table: `update_slots` works in place with a numba kernel.
 
 Guaranteed: a row sees the numbers that torch.optim would give it as a parameter of its own, which is stepped when,
-and only when, the row gets a gradient; the three agree within float32's rounding. What a row needs beside its values is
+and only when, the row gets a gradient; the three agree within float32's rounding. What a row needs besides its values is
 `columns` numbers of state. Options that torch.optim does not have (a bound of the values, one accumulator a row, an accumulator
 that is updated after the step) are for rows alone: `check_dense` refuses them.
 

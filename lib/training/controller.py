@@ -24,7 +24,7 @@ schedule stays behind one that is always in the best mode and switches for nothi
 
 where every switch costs `cost` x X at once: 3 x for two modes, the least that any deterministic controller can have, as h
 becomes small and X does not change. Where a switch takes time, in which the cluster changes too, and cost is a multiple of
-h, the hindsight's part is (1 + rho) times as much. With patience a it is
+h, the hindsight's part is multiplied by 1 + rho. With patience a it is
 max(1, a)(1 + (K - 1)(1 + a + e) rho / a) and the rest (a + (K - 1)(1 + a + e)) x cost x max X. A `cost` that is wrong by a
 factor has the effect of that patience.
 

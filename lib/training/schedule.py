@@ -6,7 +6,7 @@ model moves to the parts that the next protocol needs. What goes over: see `lib.
 
 The stages of a run: stretches under one protocol, at whose ends the next protocol's parts begin with the model.
 
-Finished stages are saved beside the checkpoints of the current one, so a run that was stopped resumes in the stage that it had
+Finished stages are saved next to the checkpoints of the current one, so a run that was stopped resumes in the stage that it had
 reached. In addition to the files of `lib.drivers.checkpoints`, the folder of a run's checkpoints holds
 
     finished  what the parts of the finished stages wrote down, and the world's state after the last of them
