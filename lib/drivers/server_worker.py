@@ -1,5 +1,4 @@
-"""A worker of server rules, and the clients through which workers pull from parameter servers and push to them: as a step begins,
-or some batches before to hide the transfers."""
+"""A worker of server rules, and its clients of the parameter servers, which pull when a step begins, or earlier to hide transfers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -23,7 +22,6 @@ from lib.tasks.flat_model import Batch, StepResult
 
 Share = dict[str, np.ndarray | slice]
 """Table -> positions of a batch's ids, or of its sums, that are on one server."""
-
 
 MOST_EMBEDDING_WORKERS = 256
 """A byte of the sample ID says which one."""

@@ -241,8 +241,9 @@ class SharedTable(Table):
     """A `Table` in the segment `name`: created there, or found there with all that it held. With `root`, a folder on a disk, it
     may be larger than the memory.
 
-    Guaranteed in addition to what `Table` guarantees: a process that is killed in the midst of a call leaves the rows as they were
-    before that call, and a call that fails changes nothing. That a call looked a row up is not undone. The index is the process's own.
+    Guaranteed in addition to what `Table` guarantees: a process that is killed in the midst of a call leaves the rows as they
+    were before that call, and a call that fails changes nothing. That a call looked a row up is not undone. The index is the
+    process's own.
 
     Without `journal` a call spares its copies of all rows that it changes, and calls meet as `locking` says; but a call that
     fails may have changed some rows, and a segment that a killed process leaves cannot be opened.
