@@ -1,4 +1,4 @@
-"""A worker of server rules, and its clients of the parameter servers, which pull when a step begins, or earlier to hide transfers."""
+"""A worker of server rules, and its clients of parameter servers, which pull as a step begins or, to hide transfers, earlier."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

@@ -87,7 +87,7 @@ def test_by_itself_a_cluster_takes_a_tree_or_a_ring_whichever_is_sooner_done(wor
 
 
 def test_a_ring_pays_where_a_vector_is_long_and_a_tree_where_it_is_short():
-    """Of five, one has to bring its whole vector to a tree of four, and to fetch the whole mean: two vectors for a ring's 8 / 5."""
+    """Of five, one has to bring its whole vector to a tree of four, and to fetch the whole mean: two vectors, not 8 / 5."""
     members = [network.idle(1e9, 1e-4) for _ in range(5)]
     steps = {size: len(network.transfers("auto", members, size)) for size in (1e3, 1e8)}
     assert steps == {1e3: 1 + 4 + 1, 1e8: 8}
