@@ -132,14 +132,11 @@ class ServerClient:
                     share[table] = messages[table].bags
             wanted.append(messages)
             call = handle.pull(self._rank, batch.index, messages, *whole)
-            if replies or not alone:
-                calls.append(call)
-            elif (reply := await call) is None:
-                return None
+            if alone and not replies:
+                replies.append(await call)
             else:
-                replies.append(reply)
-        if calls:
-            replies += await asyncio.gather(*calls)
+                calls.append(call)
+        replies += await asyncio.gather(*calls) if calls else []
         if None in replies:
             return None
         began = start
