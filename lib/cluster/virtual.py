@@ -27,22 +27,10 @@ import torch
 import yaml
 
 from lib.cluster.base import Cluster, Main, Meeting, in_thread, nbytes, rank_of
+from lib.cluster.collectives import COLLECTIVES, all_gather, carry_out, transfers
 from lib.cluster.failures import Connection
 from lib.cluster.in_process import NodeContext, ProcessHandle, ProcessSite, ProcessWorld, mean, own
-from lib.cluster.spec import (
-    COLLECTIVES,
-    Link,
-    Network,
-    Node,
-    Uplink,
-    Usage,
-    Work,
-    all_gather,
-    carry_out,
-    send,
-    transfers,
-    usage,
-)
+from lib.cluster.spec import Link, Network, Node, Uplink, Usage, Work, send, usage
 from lib.errors import BadOption, Deadlock, unknown
 from lib.options.checked import to_plain
 from lib.options.yaml_source import load, read

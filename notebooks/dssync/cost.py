@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from lib import Rule, Run, Uplink
-from lib.cluster.spec import Transfer, carry_out, idle, ring
+from lib.cluster.collectives import Transfer, carry_out, ring
+from lib.cluster.spec import idle
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from notebooks import study
