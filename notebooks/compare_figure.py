@@ -27,6 +27,8 @@ NAME = "90_compare/shared_cluster"
 """The notebook's figure whose data this is."""
 CONDITIONS = "90_compare/conditions"
 """The notebook's data of all conditions."""
+FIDELITY = "94_fidelity/throughput"
+"""Measured and predicted throughputs."""
 APART = 0.05
 """A protocol whose speed differs from Sync's by less is neither faster nor slower: simulated time is no better than that."""
 SHARE = 99.0
@@ -170,7 +172,8 @@ def answer(data: pd.DataFrame) -> list[str]:
     higher = others.index[others["less_low"] > 0]
     fastest = others.index[0]
     if best := next(iter(sound.index), ""):
-        same = f" In this test {', '.join(twins[best])} gives identical runs." if twins[best] else ""
+        same = f" In this test {', '.join(twins[best])} gives identical runs; {best} is the more careful rule."
+        same = same if twins[best] else ""
         first = f"On a simulated shared cluster, use {best}: {_found(table, best)}.{same}"
     else:
         lost = f"AUC, or more than {100 - SHARE:g} % of what sync learns"
@@ -192,7 +195,22 @@ def _found(table: pd.DataFrame, name: str) -> str:
     return f"training is {row['speed']:.2f} ± {row['speed'] - row['speed_low']:.2f}× as fast as with sync, and {auc}"
 
 
-def front(data: pd.DataFrame, conditions: pd.DataFrame | None = None) -> dict[str, Any]:
+def fidelity(folder: Path) -> str:
+    """How far simulated throughput was from that of real runs, by the data in a folder of results; empty where it has none."""
+    path = folder / f"{FIDELITY}.csv"
+    if not path.exists():
+        return ""
+    data = pd.read_csv(path)
+    error = 100 * data["error"].abs()
+    worst = data.loc[error.idxmax()]
+    where = {"local": "threads", "ray": "Ray"}[worst["cluster"]]
+    return (
+        f"On one machine, simulated throughput was {error.median():.1f} % from that of real runs in the median (threads and "
+        f"Ray), and {error.max():.1f} % at worst ({where}, {worst['workers']} workers, {worst['protocol']})."
+    )
+
+
+def front(data: pd.DataFrame, conditions: pd.DataFrame | None = None, fidelity: str = "") -> dict[str, Any]:
     """The answer for README and front page, how it was measured, with links as [text](page), and every condition's numbers."""
     number = data["protocol"].nunique() - 1  # without the frozen model
     words, untrained = protocols(), data.loc[data["protocol"] == "frozen", "auc"].mean()
@@ -203,6 +221,7 @@ def front(data: pd.DataFrame, conditions: pd.DataFrame | None = None) -> dict[st
         f"are paired by seed; intervals are 95 % over {data['seed'].nunique()} seeds. Untrained, the AUC is {untrained:.2f}."
     )
     measured = {} if conditions is None else measurements(conditions)
+    about[0] = f"{about[0]} {fidelity}".strip()
     return {"answer": answer(data), "about": [about[0], method, about[1]], "measured": measured}
 
 

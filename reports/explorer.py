@@ -63,7 +63,7 @@ def places(measured: Measured) -> dict[str, dict[str, Any]]:
 
 def winners(measured: Measured) -> list[tuple[str, str, str, str]]:
     """For each condition the fastest protocols without a measurable loss of AUC, those that are faster but lose, and the speed
-    of an all-reduce, with which readers compare; combinations of protocols are left out."""
+    of an all-reduce, with which readers compare; combinations of protocols are left out, `=` joins identical ones."""
     rows = []
     for condition, row in measured.items():
         row = {name: row[name] for name in members() if name in row}
@@ -72,5 +72,9 @@ def winners(measured: Measured) -> list[tuple[str, str, str, str]]:
         faster = sorted((numbers[0], name) for name, numbers in row.items() if numbers[0] > 1.02 * speed)
         then = ", ".join(f"{name} {more:.2f}× ({rounded(row[name][3], 4)})" for more, name in faster[:-4:-1])
         usual = f"{row['all-reduce'][0]:.2f}×" if "all-reduce" in row else ""
-        rows.append((condition, f"{', '.join(first)}: {speed:.2f}×", then or "none", usual))
+        names = "".join(
+            name if place == 0 else f"{' = ' if row[name] == row[first[place - 1]] else ', '}{name}"
+            for place, name in enumerate(first)
+        )
+        rows.append((condition, f"{names}: {speed:.2f}×", then or "none", usual))
     return rows

@@ -14,7 +14,7 @@ from reports.claims.claim import Text
 from reports.markup import rounded
 from reports.quantities import PERCENT, decimals
 
-NUMBER = re.compile(r"\{(?P<claim>[^@:{}]+)(?:@(?P<case>[^:{}]*))?(?::(?P<what>paper|share))?\}")
+NUMBER = re.compile(r"\{(?P<claim>[^@:{}]+)(?:@(?P<case>[^:{}]*))?(?::(?P<what>paper|share|rule))?\}")
 MOST_DIGITS = 3
 
 
@@ -27,7 +27,7 @@ class Headline(Checked):
     """A finding in words."""
 
     text: Text
-    """At most 35 words; {claim}, {claim@case}, {claim:paper} and {claim:share} stand for numbers."""
+    """At most 35 words; {claim}, {claim@case}, {claim:paper}, {claim:share} and {claim:rule} stand for numbers."""
     verdicts: dict[str, Text]
     """The claims that it rests on, each with its verdict when the text was written."""
 
@@ -46,10 +46,11 @@ class Headline(Checked):
             raise BadHeadline(f"headline {self.text[:40]!r}: {name} has a number there, but no place in its verdicts")
         cases = [case for case in found[name].cases if match["case"] in (None, case.case)]
         part = cases[0].part[0] if cases and cases[0].part else None
-        number = (
-            {None: cases[0].ours, "paper": cases[0].figure, "share": part}[match["what"]] if len(cases) == 1 else None
-        )
-        if number is None:
+        known = {"rule": found[name].claim.margin}
+        if len(cases) == 1:
+            known |= {None: cases[0].ours, "paper": cases[0].figure, "share": part}
+        number = known.get(match["what"])
+        if not isinstance(number, float | int):
             known = ", ".join(repr(case.case) for case in found[name].cases)
             raise BadHeadline(f"headline {self.text[:40]!r}: {match[0]} stands for no number; cases are {known}")
         if match["what"] == "share":

@@ -22,6 +22,7 @@ from reports.page import check_offline, export, framed, page_style, policy
 from reports.palette import colour
 from reports.runner import Experiment, Paper
 from reports.summary_text import failures, held, reason, sentence
+from reports.thumbnails import thumbnails
 
 FRONT = "which_protocol"
 """The front page's sentences and numbers in the reference: a JSON file, which `reports.publish` writes."""
@@ -41,7 +42,8 @@ def write_index() -> Path:
     known, verdicts = runner.experiments(), claims.verdicts()
     note = TRIAL if any(verdict.profile == "smoke" for verdict in verdicts) else ""
     pages = {experiment.name for experiment in known if experiment.page.exists()}
-    for name, html in sheets(known, verdicts, pages, front(paths.reference()), _facts, note).items():
+    shown = front(paths.reference()) | {"small": thumbnails({name: paths.reports() / f"{name}.html" for name in pages})}
+    for name, html in sheets(known, verdicts, pages, shown, _facts, note).items():
         (paths.reports() / name).parent.mkdir(parents=True, exist_ok=True)
         paths.write_text_atomic(paths.reports() / name, html)
     return paths.reports() / "index.html"
@@ -91,7 +93,21 @@ def sheets(
         paper = shared | _paper(papers[folder], notebooks[folder], judged[folder])
         paper |= {"effects": effects(judged[folder])}
         html[name] = _sheet("paper", papers[folder].name, **paper, facts=facts, root="../" if folder else "")
-    return html | {"rules.html": _sheet("rules", "the rules, and what the words mean", how_to_read=HOW_TO_READ)}
+    rules = {"how_to_read": HOW_TO_READ, "margins": margins([each.claim for each in verdicts], papers)}
+    return html | {"rules.html": _sheet("rules", "the rules, and what the words mean", **rules)}
+
+
+def margins(found: Sequence[claims.Claim], papers: Mapping[str, Paper]) -> list[tuple[str, str, str, list[str]]]:
+    """For each margin of a paper's equivalences the paper's name, the share of the gain that may be lost, why, and its claims."""
+    rows: dict[tuple[str, float], list[str]] = {}
+    for claim in found:
+        if claim.kind == "paper" and claim.share is not None:
+            rows.setdefault((claim.folder, claim.share), []).append(claim.id)
+    why = words()["margin_reasons"]
+    return [
+        (papers[folder].name, f"{100 * share:g} %", why.get(folder, {}).get(f"{100 * share:g}", ""), names)
+        for (folder, share), names in rows.items()
+    ]
 
 
 def tallies(verdicts: Sequence[claims.Verdict], papers: str = "papers'") -> list[tuple[str, dict[str, int], str]]:
@@ -114,7 +130,7 @@ def chance(verdicts: Sequence[claims.Verdict]) -> str:
 def judged_again(verdicts: Sequence[claims.Verdict]) -> str:
     """From which runs verdicts were judged again, in a sentence."""
     again = sorted({each.again for each in verdicts if each.again and each.counts})
-    return f"Judged again, by today's rules, from the runs of {', '.join(again)}." if again else ""
+    return f"Judged again, by today's rules, from runs made by the code of {', '.join(again)}." if again else ""
 
 
 def _sheet(name: str, title: str, root: str = "", script: str = "", **page: Any) -> str:
@@ -198,6 +214,7 @@ def _front(verdicts: list[claims.Verdict], front: Mapping[str, Any], shared: Map
         "judged": judged,
         "sentences": {each.name: _finding(each.name, verdicts) for each in shared["known"]},
         "homeless": sum(v.claim.notebook not in judged for v in verdicts),
+        "small": front.get("small", {}),
     }
     data = {"places": places, "about": words()["conditions"], "watched": [*watched.items()]}
     data["search"] = [*_searched(shared | page, verdicts)]

@@ -18,6 +18,7 @@ def pages(
 ) -> dict[str, str]:
     """File name -> text; `front` is that of the index, and `data` has the addresses of each page's numbers."""
     shared = {"data": data, "cases": _cases, "held": held, "failures": failures, "sentence": sentence, "reason": reason}
+    shared |= {"headline": headline}
     texts, papers = {}, []
     for paper in runner.papers():
         mine = [each for each in verdicts if each.claim.folder == paper.folder]

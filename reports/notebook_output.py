@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 HOW_TO_READ = (
     "[ ]: 95 % interval of the mean over the seeds; for a check, the smallest and the largest run. In pictures the thin line is "
     "no effect, and the band is 50 to 200 % of the paper's effect, or the gain that an equivalence has to keep. Seeds, as in "
-    "“8: tell 12 %”: eight seeds detect an effect of 12 % of the paper's nine times in ten."
+    "“8: detect 12 %”: eight seeds detect an effect of 12 % of the paper's nine times in ten."
 )
+RUNS_CODE = "commit of the runs' code"
+"""The label of a commit whose code made a page's runs."""
 
 
 def settings(**values: Any) -> Fragment:
@@ -156,8 +158,9 @@ def provenance_card(runs: Any, notebook: str) -> Fragment:
     shared, differing = differences([run.provenance for run in runs] or [machine()])
     facts: dict[str, Any] = {"repeat with": parts().code(repeat(notebook))}
     facts |= {key.replace("_", " "): flat(value) for key, value in shared.items()} | differing
-    if str(shared.get("commit")).endswith("+"):
-        facts["commit"] = f"{shared['commit'][:-1]}, with changed or new files that it does not have"
+    if code := str(facts.pop("commit", "")):
+        more = ", with changed or new files that it does not have"
+        facts[RUNS_CODE] = f"{code[:-1]}{more}" if code.endswith("+") else code
     facts |= {"runs": len(runs)} if runs else {}
     html = parts().heading("Provenance") + parts().provenance(facts, [_digest(run) for run in runs])
     return Fragment(html, "provenance")

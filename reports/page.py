@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from html import unescape
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from lib import paths
 from lib.errors import LockstepError
 from reports import claims, notebook_output, runner
+from reports.headlines import headline
 from reports.markup import IN_JUPYTER, TEMPLATES, parts, slug, style
 from reports.summary_text import in_short
 
@@ -79,7 +80,9 @@ def render(executed: str | os.PathLike) -> str:
     exporter = HTMLExporter(template_name="lockstep", extra_template_basedirs=[str(TEMPLATES)])
     exporter.exclude_anchor_links = True
     body, _ = exporter.from_notebook_node(nb, resources={"lockstep": page})
-    html = framed(_with_contents(figure_first(body)), name)
+    if facts.get("profile") == "smoke":
+        verdicts = claims.published(name)
+    html = framed(with_words(_with_contents(figure_first(body)), name, verdicts), name)
     check_offline(html, name)
     if (size := len(html.encode())) >= LARGEST:
         raise PageError(f"{name}: the page has {size / 1e6:.1f} MB, 2 is the most; draw fewer or smaller figures")
@@ -132,9 +135,38 @@ def framed(html: str, name: str, shown: Container[str] | None = None) -> str:
         (r"<style>.*?</style>", f"<style>{page_style()}</style>"),
         (r'<header class="top">.*?</header>', top),
         (r'<nav [^>]*class="around".*?</nav>', around),
+        ("<dt>commit</dt>", f"<dt>{notebook_output.RUNS_CODE}</dt>"),
+        (r" · commit (?=[0-9a-f]{10})", " · page made at commit "),
     ):
         html = re.sub(pattern, lambda _, text=text: str(text), html, count=1, flags=re.DOTALL)
     return html
+
+
+def with_words(html: str, name: str, verdicts: Sequence[claims.Verdict]) -> str:
+    """A page with today's words: its notebook's title and question, and its headline below the title.
+
+    Where a page has nothing in short, nothing shows where its question ends, and it stays.
+    """
+    from nbconvert.filters import markdown2html
+
+    notebook = runner.read(paths.notebooks() / f"{name}.ipynb")
+    first = next((runner.source(cell) for cell in notebook["cells"] if cell["cell_type"] == "markdown"), "")
+    title = runner.title(notebook)
+    if title and first.startswith("# "):
+        short = r'<h1.*?(?=(?:<div class="result">)?<section class="short")'
+        html = re.sub(
+            short, lambda _: _with_contents(_without_marks(markdown2html(first))), html, count=1, flags=re.DOTALL
+        )
+        html = re.sub("<title>.*? · Lockstep</title>", lambda _: f"<title>{escape(title)} · Lockstep</title>", html)
+    html = re.sub(r'<p class="(?:headline|terminology note)">.*?</p>', "", html)
+    terms = next((each.terms for each in runner.papers() if each.folder == name.rpartition("/")[0]), "")
+    said = parts().headline(headline(name, verdicts), terms)
+    return re.sub(r"</h1>", lambda end: f"{end[0]}{said}", html, count=1)
+
+
+def _without_marks(html: str) -> str:
+    """Headings without the links to themselves that Jupyter adds."""
+    return re.sub(r'<a class="anchor-link".*?</a>', "", html)
 
 
 def with_verdicts(html: str, verdicts: Sequence[claims.Verdict], profile: str) -> str:
@@ -165,7 +197,7 @@ def figure_first(html: str) -> str:
 
 def _machine(machine: Mapping[str, Any]) -> list[str]:
     """The machine, the versions and the commit that made a page, a text each."""
-    groups = (machine.get("hardware", {}), machine.get("versions", {}), {"commit": machine.get("commit")})
+    groups = (machine.get("hardware", {}), machine.get("versions", {}), {"page made at commit": machine.get("commit")})
     texts = (", ".join(f"{name} {value}" for name, value in group.items() if value is not None) for group in groups)
     return list(filter(None, texts))
 

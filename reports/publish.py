@@ -28,9 +28,10 @@ from notebooks import compare_figure
 from reports import claims, markdown_pages, runner, timelines
 from reports.claims import Verdict
 from reports.index import FRONT, PROTOCOLS, front, sheets
-from reports.page import LARGEST, framed, render, with_verdicts
+from reports.page import LARGEST, framed, render, with_verdicts, with_words
 from reports.readme import readme, with_card
 from reports.runner import Experiment
+from reports.thumbnails import thumbnails
 
 PROFILE = "laptop"
 BY_HAND = ("soak.json", "gpu", "real", "sealed", "pilots")
@@ -68,6 +69,7 @@ def publish() -> Path:
             page = (target / f"{experiment.name}.html").read_text(encoding="utf-8") if experiment in others else ""
             mine = [each for each in verdicts if each.claim.notebook == experiment.name]
             page = with_verdicts(page or render(experiment.executed), mine, PROFILE)
+            page = with_words(page, experiment.name, mine)
             _write_page(stage, experiment, page, source)
         names = {each.name for each in shown}
         for name in names:
@@ -139,15 +141,16 @@ def _data(page: str) -> list[str]:
 
 def _write_front(folder: Path, experiments: list[Experiment]) -> None:
     """Write the front page's figure and sentences, and the index of what the folder has."""
-    note = f" These results are of the profile {PROFILE}; each page names the commit of its runs."
+    note = f" These results are of the profile {PROFILE}; each page names the commit of its runs' code."
     data, conditions = compare_figure.read(folder), compare_figure.read_conditions(folder)
     pages = {each.name for each in experiments}
     if data is not None:
         _write(folder / f"{FRONT}.svg", compare_figure.svg(compare_figure.figure(data)))
-        _write_json(folder / f"{FRONT}.json", compare_figure.front(data, conditions))
+        _write_json(folder / f"{FRONT}.json", compare_figure.front(data, conditions, compare_figure.fidelity(folder)))
     if conditions is not None:
         _write_json(folder / f"{PROTOCOLS}.json", timelines.record() | {"used": _used(folder, pages)})
-    verdicts, shown = claims.verdicts(folder, WAITS), front(folder)
+    verdicts = claims.verdicts(folder, WAITS)
+    shown = front(folder) | {"small": thumbnails({name: folder / f"{name}.html" for name in pages})}
     texts = sheets(experiments, verdicts, pages, shown, lambda _: [f"profile {PROFILE}"], note)
     data = {name: _data((folder / f"{name}.html").read_text(encoding="utf-8")) for name in pages}
     for name, text in (texts | markdown_pages.pages(experiments, verdicts, shown, data)).items():

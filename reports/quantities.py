@@ -70,12 +70,15 @@ def measured_text(claim: Claim, case: Case) -> str:
     """The measured mean with its interval, or with the range of the runs of a check."""
     if case.ours is None:
         return "–"
-    written = scale(claim, case)
+    written, turned = scale(claim, case), ""
+    if case.ours < 0 and claim.effect == "value" and claim.metric in (below := words()["below_zero"]):
+        turned = f" ({below[claim.metric]})"
     if case.low is None or case.high is None or case.low == case.high:
-        return written.text(case.ours)
+        return written.text(case.ours) + turned
     ends = f"{written.plain(case.low)}, {written.plain(case.high)}"
     spread = f" (range {ends})" if claim.kind == "check" else f" [{ends}]"
-    return written.text(case.ours) + spread if written.unit == "×" else written.plain(case.ours) + spread + written.unit
+    text = written.text(case.ours) + spread if written.unit == "×" else written.plain(case.ours) + spread + written.unit
+    return text + turned
 
 
 def paper_text(claim: Claim, case: Case) -> str:
@@ -109,13 +112,13 @@ def result_text(claim: Claim, case: Case) -> str:
 
 
 def seeds_text(claim: Claim, case: Case) -> str:
-    """The number of seeds and, where they were tested, the smallest effect that they tell nine times in ten."""
+    """The number of seeds and, where they were tested, the smallest effect that they detect nine times in ten."""
     if case.tells is None or not math.isfinite(case.tells):
         return str(case.n)
     if case.part is not None:
-        return f"{case.n}: tell {100 * case.tells:.2g} %"
+        return f"{case.n}: detect {100 * case.tells:.2g} %"
     ratio = claim.effect == "ratio"  # whose effects are logarithms
-    return f"{case.n}: tell {f'{100 * case.tells:.2g} %' if ratio else number(float(f'{case.tells:.2g}'))}"
+    return f"{case.n}: detect {f'{100 * case.tells:.2g} %' if ratio else number(float(f'{case.tells:.2g}'))}"
 
 
 def column(numbers: Iterable[float | None]) -> list[str]:

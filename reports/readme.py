@@ -60,10 +60,10 @@ def findings(folder: Path, verdicts: list[Verdict]) -> str:
     """What the figure shows, how that was measured, and how many of the papers' claims hold."""
     data = compare_figure.read(folder)
     if data is not None:
-        words = compare_figure.front(data)
+        words = compare_figure.front(data, fidelity=compare_figure.fidelity(folder))
         lines = [_wrapped(each, "- ") for each in (*words["answer"], held(verdicts))]
         how = re.sub(r"\[([^]]+)\]\(([^)]+)\)", lambda link: _link(folder, *link.groups()), words["about"][0])
-        return "\n".join([*lines, "", _wrapped(f"{how} {headline('94_fidelity', verdicts)}")])
+        return "\n".join([*lines, "", _wrapped(how)])
     return _wrapped(held(verdicts), "- ")
 
 

@@ -154,7 +154,7 @@ def _with_remarks(verdict: Verdict, made_at: list[str], error: float | None) -> 
     if verdict.again:
         record = verdict_file(claim.id).relative_to(paths.results())
         remarks.append(
-            f"judged again, by today's rule, from the runs of commit {verdict.again}; what that day's rule gave is in {record}"
+            f"judged again, by today's rule, from runs made by the code of commit {verdict.again}; that day's word is in {record}"
         )
     elif verdict.changed:
         commit = f" of commit {made_at[0][:10]}" if made_at else ""

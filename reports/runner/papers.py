@@ -22,6 +22,8 @@ class Paper(Checked):
     """Its question in a sentence."""
     claims: str = ""
     """Its main claim in a sentence."""
+    terms: str = ""
+    """A sentence on words that mean something else in another paper."""
     link: str | None = None
     """Where it can be read."""
     pages: tuple[str, ...] = ()

@@ -190,7 +190,9 @@ def test_verdicts_are_stored_and_judged_by_the_rule_of_today(house):
     house.claims(GOOD.replace("value: 0.2", "value: 0.05"))
     (found,) = claims.verdicts()
     assert found.word == "reproduced" and found.again, "by the rule of today"
-    assert any("judged again, by today's rule, from the runs of commit" in remark for remark in found.remarks)
+    assert any(
+        "judged again, by today's rule, from runs made by the code of commit" in remark for remark in found.remarks
+    )
     assert found.changed == ("the rule",)
     assert json.loads((house.reports / "claims" / "a.b.json").read_text()) == kept, "the older word stays in the file"
     house.record(results_of(0.05), "one")

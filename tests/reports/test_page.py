@@ -95,7 +95,7 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     house.claims(GOOD.replace("value: 0.2", "value: -1").replace('">="', '"<="'))
     write_index()
     html = (house.reports / "across.html").read_text()
-    assert "judged again, by today&#39;s rule, from the runs of commit" in html
+    assert "judged again, by today&#39;s rule, from runs made by the code of commit" in html
     assert '<span class="verdict reproduced">reproduced</span>' in html and "contradicted<" not in html
 
 

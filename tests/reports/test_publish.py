@@ -14,9 +14,10 @@ from lib.protocols import ALL
 from lib.seeds import DRAWN, SEALED
 from notebooks import compare_figure
 from notebooks.skeletons import server_rule
-from reports import claims, families, publish, runner, timelines
-from reports.headlines import BadHeadline, Headline, headline, headlines
+from reports import claims, families, index, publish, runner, timelines
+from reports.headlines import NUMBER, BadHeadline, Headline, headline, headlines
 from reports.index import write_index
+from reports.markup import words
 from reports.page import check_offline
 from reports.publish import NotPublished, machine_path
 from reports.readme import GENERATED, NoPlace, papers, readme
@@ -203,6 +204,15 @@ def test_the_picture_is_drawn_from_what_is_published(ran, monkeypatch):
     assert first == second and "<dc:date>" not in first
 
 
+def test_simulated_time_is_described_by_its_worst_case_too(tmp_path):
+    assert compare_figure.fidelity(tmp_path) == ""
+    rows = "cluster,workers,protocol,error\nlocal,2,sync,0.01\nlocal,3,gba,-0.02\nray,4,async,-0.123\n"
+    (tmp_path / "94_fidelity").mkdir()
+    (tmp_path / "94_fidelity" / "throughput.csv").write_text(rows)
+    text = compare_figure.fidelity(tmp_path)
+    assert "was 2.0 % from" in text and text.endswith("12.3 % at worst (Ray, 4 workers, async).")
+
+
 def test_a_headline_has_its_numbers_until_a_verdict_changes(house):
     for paper in ("oac", "gba"):
         house.claims(GOOD.replace("a.b", f"{paper}.x"), paper)
@@ -239,6 +249,17 @@ def test_headlines_fit_what_is_published():
         known = {paper.folder for paper in runner.papers()} | {each.name for each in runner.experiments()}
         assert name in known and not each.outdated(found), each.outdated(found)
         assert len(each.filled(found).split()) <= 36 and "{" not in each.filled(found)
+        numbers = [found[number["claim"]].claim for number in NUMBER.finditer(each.text)]
+        assert "foreseen" in each.text or not any(claim.foreseen for claim in numbers), (
+            f"{name}: say what a formula gave"
+        )
+
+
+def test_every_margin_has_its_reason():
+    """And no reason is left of a margin that no claim has any more."""
+    papers = {paper.folder: paper for paper in runner.papers()}
+    rows = index.margins([*claims.load().values()], papers)
+    assert all(why for _, _, why, _ in rows) and len(rows) == sum(map(len, words()["margin_reasons"].values()))
 
 
 def test_the_index_tells_a_claim_that_waits_from_a_page_without_claims(ran):
@@ -308,7 +329,7 @@ def test_a_rule_that_changed_judges_the_published_runs_again(ran):
         after = contents(paths.reference())
         page = (paths.reference() / "gba" / "one.html").read_text()
         assert page.count('class="verdict other-size"') == 2 and 'class="verdict reproduced"' not in page
-        assert "judged again, by today&#39;s rule, from the runs of" in page and "What is seen." in page
+        assert "judged again, by today&#39;s rule, from runs made by the code of" in page and "What is seen." in page
         assert (
             after["claims/a.b.json"] == before["claims/a.b.json"]
             and b'"word": "reproduced"' in after["claims/a.b.json"]
@@ -379,7 +400,8 @@ def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
     if data is not None:
         svg, words = (paths.reference() / f"{publish.FRONT}.{kind}" for kind in ("svg", "json"))
         assert svg.read_text(encoding="utf-8") == compare_figure.svg(compare_figure.figure(data))
-        found = compare_figure.front(data, compare_figure.read_conditions(paths.reference()))
+        fidelity = compare_figure.fidelity(paths.reference())
+        found = compare_figure.front(data, compare_figure.read_conditions(paths.reference()), fidelity)
         assert json.loads(words.read_text(encoding="utf-8")) == found
     if not list((paths.reference() / "claims").glob("*.json")):
         assert NONE_YET in text

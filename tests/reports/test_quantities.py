@@ -96,6 +96,12 @@ def test_a_share_is_written_with_its_interval_and_both_numbers():
     assert part_text(of, case(1.0)) == "" and result_text(of, case(2.6134, 0.052)) == "2.61× [2.56, 2.67]"
 
 
+def test_a_drop_below_zero_is_called_a_rise():
+    of = claim("value", metric="drop", relation=">=", margin=0.01, broken=0.0)
+    assert measured_text(of, case(-0.0073, 0.0006)) == "−0.0073 [−0.0079, −0.0067] (a rise)"
+    assert "rise" not in measured_text(of, case(0.0055, 0.0006))
+
+
 def test_columns_and_means():
     assert column([0.73123, 12.5, None]) == ["0.73", "12.50", "–"]
     assert column([1.0, 2000.0]) == ["1", "2\u202f000"]
@@ -104,6 +110,6 @@ def test_columns_and_means():
 
 def test_seeds_are_written_with_what_they_tell():
     told = Case(case="", word="reproduced", n=8, tells=0.1234)
-    assert seeds_text(claim(cases={"p": 2}), dataclasses.replace(told, part=(1, 0.9, 1.1))) == "8: tell 12 %"
-    assert seeds_text(claim("ratio"), told) == "8: tell 12 %" and seeds_text(claim(), told) == "8: tell 0.12"
+    assert seeds_text(claim(cases={"p": 2}), dataclasses.replace(told, part=(1, 0.9, 1.1))) == "8: detect 12 %"
+    assert seeds_text(claim("ratio"), told) == "8: detect 12 %" and seeds_text(claim(), told) == "8: detect 0.12"
     assert seeds_text(claim(), Case(case="", word="undecided", n=1)) == "1"

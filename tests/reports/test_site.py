@@ -2,16 +2,19 @@
 
 import base64
 import hashlib
+import io
 import json
 import re
 from html import unescape
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from lib.protocols import ALL
 from reports import explorer, protocol_pages, timelines
-from reports.page import framed, policy
+from reports.page import framed, policy, with_words
+from reports.thumbnails import thumbnails
 from tests.reports.test_browser import BROWSER, POLICY, chromium, probed
 
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
@@ -32,6 +35,8 @@ def test_the_fastest_without_a_loss_is_not_the_fastest():
     assert explorer.winners(MEASURED) == [
         ("stragglers", "gba: 2.00×", "d-psgd 4.00× (−0.0700), async 3.00× (−0.0030)", "0.50×")
     ]
+    twins = {"gba": MEASURED["stragglers"]["gba"], "bsp": MEASURED["stragglers"]["gba"], "sync": [1.0] * 3 + [0.0] * 3}
+    assert explorer.winners({"shared": twins})[0][1] == "gba = bsp: 2.00×", "identical numbers, and no two equal ones"
     wins = {each["name"]: each["wins"] for each in protocol_pages.entries(MEASURED)}
     assert wins["gba"] == ["stragglers"] and wins["d-psgd"] == wins["async"] == wins["sync"] == wins["oac"] == []
     assert protocol_pages.words(MEASURED["stragglers"]["d-psgd"])[2] == "faster, AUC unclear"
@@ -78,6 +83,32 @@ def test_a_page_of_an_earlier_run_gets_todays_look():
     new = framed(f"{old}<main><style>inner</style></main>", "gba/tuning")
     assert "bygone" not in new and "<style>inner</style>" in new and "default-src" in new
     assert framed(new, "gba/tuning") == new
+
+
+def test_a_page_of_an_earlier_run_gets_todays_title_question_and_finding(house):
+    house.notebook("gba/one", "# Does it?\n\nToday's question.", parameters="x: int = 1")
+    (house.notebooks / "headlines.yaml").write_text("gba/one: {text: It does., verdicts: {}}")
+    old = '<title>Old · Lockstep</title><h1 id="old">Old</h1>\n<p>Bygone.</p><section class="short">kept</section>'
+    new = with_words(old, "gba/one", [])
+    assert "<title>Does it? · Lockstep</title>" in new and "Bygone" not in new and "Today's question." in unescape(new)
+    assert '<h1 id="does-it">Does it?</h1><p class="headline">It does.</p>' in new and new.endswith("kept</section>")
+    assert with_words(new, "gba/one", []) == new
+    bare = with_words("<h1>Old</h1><p>No claims.</p>", "gba/one", [])
+    assert (
+        bare.startswith('<h1>Old</h1><p class="headline">It does.</p>') and "BSP means" in bare and "No claims." in bare
+    )
+
+
+def test_a_page_has_a_small_picture_of_its_first_figure(tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (960, 640), "white").save(file, "PNG")
+    picture = base64.b64encode(file.getvalue()).decode()
+    text = f'<figure id="a"><img alt="AUC &amp; time" src="data:image/png;base64,{picture}"></figure>'
+    (tmp_path / "a.html").write_text(text)
+    (tmp_path / "b.html").write_text("no figure")
+    found = thumbnails({name: tmp_path / f"{name}.html" for name in "ab"})
+    assert [*found] == ["a"] and found["a"][1] == "AUC & time"
+    assert Image.open(io.BytesIO(base64.b64decode(found["a"][0]))).size == (220, 147)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt-get install chromium)")
