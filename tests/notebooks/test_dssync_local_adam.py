@@ -25,7 +25,7 @@ def test_what_is_told_is_less_the_same_rate_and_seed():
     quality = data.set_index("subject")["quality"]
     less = data.set_index("subject")["quality less BSP's"]
     assert less["one group, 3"] == pytest.approx(quality["one group, 3"] - quality["BSP, 3"]) and less["BSP, 3"] == 0
-    assert local_adam.regimes(data, runs).loc["updates in it", ("clicks, 16", "here")].startswith("10 ")
+    assert local_adam.regimes(data, runs).loc["updates in it", ("clicks, 16", "here")].startswith("20 ")
 
 
 def test_all_seeds_are_at_the_rates_that_are_judged_and_one_beyond():

@@ -13,7 +13,9 @@ def test_each_run_is_held_against_one_of_its_length_and_seed(monkeypatch, report
     monkeypatch.setattr(longer_clicks, "TIMES", {1: 1, 4: 2})
     places = longer_clicks.cases([500], (1, 4))
     data, runs = study.run_grid(longer_clicks.job, places, longer_clicks.figures)
-    assert [run.summary["issued"] // 4 for run in runs] == [5 * longer_clicks.TIMES[place["times"]] for place in places]
+    assert [run.summary["issued"] // 4 for run in runs] == [
+        20 * longer_clicks.TIMES[place["times"]] for place in places
+    ]
     told = longer_clicks.differences(data)
     for row in told.to_dict("records"):
         [beside] = data[(data["mode"] == "BSP") & (data["times"] == row["times"])]["best"]

@@ -91,7 +91,7 @@ def test_courses_count_steps_of_each_worker():
     place = {"task": "clicks", "mode": "BSP", "seed": 7}
     run = lib.train(**quality.job(**place, steps=4, evaluations=2, workers=2), save=False)
     course = quality.histories([place], [run])
-    assert course["step"].tolist() == [10, 20] and course["metric"].max() == quality.best(run, "clicks")
+    assert course["step"].tolist() == [40, 80] and course["metric"].max() == quality.best(run, "clicks")
     ends = quality.ends(run, **place)
     assert ends["quality"] == run.summary["expected_auc"] and ends["quality by labels"] == run.summary["auc"]
     assert ends["log loss or EM"] == run.history["expected_logloss"].min()
@@ -183,7 +183,7 @@ def test_images_rates_fall_where_the_papers_do_and_questions_take_longer():
     assert made["clicks"].rate_at(made["clicks"].samples) == 1
     batches = {task: each.batches() for task, each in made.items()}
     assert batches == {
-        task: times * 100 * quality.WORKERS for task, times in {"images": 1, "questions": 2, "clicks": 5}.items()
+        task: times * 100 * quality.WORKERS for task, times in {"images": 1, "questions": 2, "clicks": 20}.items()
     }
     steady = quality.with_constant_rate(quality.job("images", "BSP", 500, steps=100, evaluations=1))["workload"]
     assert steady.rate_at(steady.samples) == 1 and replace(steady, lr_milestones=images.lr_milestones) == images
