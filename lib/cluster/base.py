@@ -199,6 +199,8 @@ class World(ABC):
     failure_schedule: FailureSchedule
     records: dict[str, list[Any]]
     """Node -> the records of its parts that died with it."""
+    collectives: str | None = None
+    """What workers average with, where they are processes: "nccl" or "gloo"."""
 
     @abstractmethod
     async def host(self, part: type, *args, node: str, returns: bool = False) -> Handle:
@@ -293,6 +295,10 @@ class Cluster(Checked, ABC):
     """Seconds of silence after which the others continue without a node."""
     device: str = "cpu"
     """Where gradients are computed and models evaluated: "cpu", "cuda" or "cuda:1"."""
+    captured: bool = False
+    """Replay a step's forward and backward pass as one CUDA graph where the shapes of a worker's batches repeat, with rows padded
+    to buckets; the summary's `steps_captured` says of how many. A model that cannot be captured is an error. It keeps a copy of a
+    step's memory for each shape, and is not run on a card yet. Without a CUDA device it gains nothing."""
 
     @classmethod
     def owner(cls) -> str:

@@ -61,7 +61,8 @@ async def carry_out(
     point = plan.eval_point(min(plan.samples, taken * plan.workload.batch_size))
     logs = await asyncio.gather(*(part.report(point) for part in others.values()))
     logs = [*await workers.report(point), *logs]
-    return Finished(start, end, logs, usage, world.events(), attempt.undone, attempt.number, attempt.left_out, watch)
+    returns = attempt.undone, attempt.number, attempt.left_out
+    return Finished(start, end, logs, usage, world.events(), *returns, watch, world.collectives)
 
 
 def _pauses(plan: Plan) -> list[int]:

@@ -78,6 +78,8 @@ class Plan:
     """The `lib.training.controller.Watch` of a choice that may end it; None: there is none."""
     store: RowStore = field(default_factory=RowStore)
     """How rows are kept."""
+    captured: bool = False
+    """Whether steps are replayed from CUDA graphs where batches' shapes repeat."""
     daily: bool = False
     """Whether a model is evaluated on the day after the one that it has come to, and not on the day after the pass."""
     stage: int = 0

@@ -154,6 +154,8 @@ class Finished:
     """Whether a worker was lost, and its share of the data with it."""
     watch: Any = None
     """How far the choice of a protocol has come, as in `Plan`."""
+    collectives: str | None = None
+    """What workers averaged with, where they were processes."""
 
 
 OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")

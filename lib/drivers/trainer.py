@@ -23,7 +23,7 @@ from lib.drivers.record import PartLog
 from lib.errors import BadOption, NotFinite
 from lib.store.checkpoint import Checkpointed, Part
 from lib.store.rows import concat, phantom
-from lib.tasks.flat_model import Batch, FlatModel, StepResult
+from lib.tasks.flat_model import Batch, CapturedModel, FlatModel, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,9 @@ class Trainer:
         """`threads`: computations at the same time."""
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
         bags = {} if plan.bags_summed_before else plan.workload.bags()
+        kind = CapturedModel if plan.captured else FlatModel
         self._models = [
-            site.shared(f"model {thread}", lambda: FlatModel(plan.workload.model(plan.seed), site.device, bags))
+            site.shared(f"model {thread}", lambda: kind(plan.workload.model(plan.seed), site.device, bags))
             for thread in range(threads)
         ]
         """Those that are free now."""
@@ -131,15 +132,14 @@ class Trainer:
             )
         else:
             result = await self._site.compute(self._cost(batch), self._compute, "step", batch, dense, rows)
-        end = self._computed(batch, start)
-        sound = finite(result) if self._plan.gradients and result.sound is None else result.sound is not False
-        return result if self.note(batch, end, result.loss, result.scores, sound) else None
+        end = self._computed(batch, start, result)
+        return result if self.note(batch, end, result.loss, result.scores, result.sound) else None
 
     async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
         """`step` for a batch and rows that are on the device, whose results stay there until they are noted."""
         start = self._site.now()
         result = await self._site.launch(self._cost(batch), self._compute, "launch", batch, dense, rows)
-        self._computed(batch, start)
+        self._computed(batch, start, result)
         return result
 
     def note(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
@@ -162,25 +162,23 @@ class Trainer:
         workload = self._plan.workload
         return self._whole if batch.size == workload.batch_size else replace(workload, batch_size=batch.size).work()
 
-    def _computed(self, batch: Batch, start: float) -> float:
+    def _computed(self, batch: Batch, start: float, result: StepResult) -> float:
         end = self._site.now()
         self._site.progress(batch.size)
         self.latest = Computation(self._rank, end - start, batch.size)
         self.record.span("compute", start, end, batch.index)
         self.record.ledger["issued"] += 1
         self.record.taken.append(batch.index)
+        if self._plan.captured:
+            self.record.extra["steps captured"] += result.captured
         return end
 
-    def _pretend(self, method: str, batch: Batch, dense: Any, rows: dict, buckets=(), tell=None) -> StepResult:
+    def _pretend(self, method: str, batch: Batch, dense: Any, _: Any, buckets=(), tell=None) -> StepResult:
         """What a timing run has for gradients."""
         for number, bucket in enumerate(buckets):
             tell(number, phantom(bucket.stop - bucket.start))
-        return StepResult(
-            loss=math.nan,
-            dense=self._blank,
-            rows={name: phantom(ids.size, self._plan.dims[name]) for name, ids in batch.ids.items()},
-            scores=None,
-        )
+        rows = {name: phantom(ids.size, self._plan.dims[name]) for name, ids in batch.ids.items()}
+        return StepResult(loss=math.nan, dense=self._blank, rows=rows, scores=None, sound=True)
 
     def _run(self, method: str, batch: Batch, dense: Any, rows: dict[str, Any], *buckets: Any) -> Any:
         """The answer of a model's method."""
@@ -254,12 +252,6 @@ class Input(Checkpointed):
         """Take a batch and tell the queue what the last computation took."""
         step, self._trainer.latest = self._trainer.latest, None
         return await self._queue.take(until, step)
-
-
-def finite(result: StepResult) -> bool:
-    """Whether the loss and every gradient are finite; a sum is finite only if all that it sums is."""
-    sums = [result.loss, float(result.dense.sum()), *(float(gradient.sum()) for gradient in result.rows.values())]
-    return all(map(math.isfinite, sums))
 
 
 class Reader(Part):

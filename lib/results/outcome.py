@@ -25,7 +25,7 @@ STALENESS = ("staleness", "data_staleness")
 SUMS = (
     *("samples", "issued", "applied", "decayed", "dropped", "lost", "abandoned", "in_flight", "returns_to_a_cut"),
     *("bytes", "not_finite", "row_gradients_decayed", "rows_read", "rows_validated_away", "rows_evicted"),
-    *("mixes_repeated", "batches_abandoned", "servers_attached_again", "gradients_lost_at_servers"),
+    *("mixes_repeated", "batches_abandoned", "servers_attached_again", "gradients_lost_at_servers", "steps_captured"),
 )
 """Figures of a summary that add up over stages."""
 WORKERS_COLUMNS = ("gradients", "decayed", "dropped")

@@ -4,11 +4,14 @@ gradient it pushes."""
 from __future__ import annotations
 
 import functools
+import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -59,25 +62,27 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Copy the batch to a device as tensors; the ids stay on the host, where the store is."""
-        put = _upload_to(torch.device(device))
-        return replace(
-            self,
-            where={name: put(array) for name, array in self.where.items()},
-            features={name: put(array) for name, array in self.features.items()},
-            labels=None if self.labels is None else put(self.labels),
-        )
+        return self.map(partial(uploaded, device=torch.device(device)))
 
     def parts(self, size: int) -> Iterator[Batch]:
         """Yield the samples in batches of at most `size`, to bound the memory; each sample must have its own places."""
         for start in range(0, self.size, size):
-            part = slice(start, start + size)
-            yield replace(
-                self,
-                size=len(range(self.size)[part]),
-                where={name: array[part] for name, array in self.where.items()},
-                features={name: array[part] for name, array in self.features.items()},
-                labels=None if self.labels is None else self.labels[part],
-            )
+            part = itemgetter(slice(start, start + size))
+            yield replace(self.map(part), size=min(size, self.size - start))
+
+    def map(self, function: Callable[[Any], Any]) -> Batch:
+        """The batch with what a function makes of each array but the ids."""
+        return replace(
+            self,
+            where={name: function(array) for name, array in self.where.items()},
+            features={name: function(array) for name, array in self.features.items()},
+            labels=None if self.labels is None else function(self.labels),
+        )
+
+    @property
+    def arrays(self) -> list[Any]:
+        """All arrays but the ids."""
+        return [*self.where.values(), *self.features.values(), *([] if self.labels is None else [self.labels])]
 
 
 def share_ids(batches: Sequence[Batch]) -> tuple[dict[str, np.ndarray], list[Batch]]:
@@ -102,11 +107,15 @@ def pool(batch: Batch, rows: Mapping[str, Tensor], pooling: Pooling) -> tuple[Ba
     where, blocks = dict(batch.where), dict(rows)
     for table, sizes in pooling.items():
         places = where[table]
-        starts = uploaded(np.array([0, *accumulate(sizes)][:-1]), places.device)
+        starts = _starts(tuple(sizes), places.device)
         firsts = torch.arange(len(places), device=places.device).unsqueeze(1) * places.shape[1] + starts
         blocks[table] = F.embedding_bag(places.flatten(), rows[table], firsts.flatten(), mode="sum")
         where[table] = torch.arange(firsts.numel(), device=places.device).view_as(firsts)
     return replace(batch, where=where), blocks
+
+
+_starts = functools.cache(lambda sizes, device: uploaded(np.array([0, *accumulate(sizes)][:-1]), device))
+"""Uploaded once: a step that is captured as a CUDA graph may not upload."""
 
 
 MAX_CACHED = 1 << 27
@@ -170,7 +179,9 @@ class StepResult:
     statistics: Tensor | None = None
     """By how much the forward pass moved the running statistics; None: the model has none."""
     sound: bool | None = None
-    """Whether loss and gradients are finite, where a step on a device has brought that along; None: `finite` can tell."""
+    """Whether loss and gradients are finite; None of a `launch`, of which `finite` says it."""
+    captured: bool = False
+    """Whether it was replayed from a CUDA graph, or in its place where there is no CUDA device."""
 
     def finite(self) -> Tensor:
         """Whether the loss and all gradients of a `launch` are finite; a sum is finite only if all its terms are."""
@@ -190,7 +201,7 @@ class FlatModel:
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu", pooling: Pooling | None = None):
         """`pooling`: the columns of a batch that are summed before the module sees them."""
         self.device, self._pooling = torch.device(device), pooling or {}
-        self._transfers, self._upload = Transfers(self.device), _upload_to(self.device)
+        self._transfers, self._upload = Transfers(self.device), partial(uploaded, device=self.device)
         self.module = module.to(self.device, torch.float32)
         parameters = list(self.module.parameters())
         running = running_statistics(self.module)
@@ -249,16 +260,13 @@ class FlatModel:
         blocks = {table: self._upload(tensor(block)) for table, block in rows.items()}
         there = self.launch(batch.to(self.device), blocks, buckets, on_bucket)
         down = (table for table, block in rows.items() if not isinstance(block, DeviceArray))
-        sent = {f"/{table}": there.rows[table] for table in down} | {"loss": there.loss}
+        sent = {f"/{table}": there.rows[table] for table in down} | {"loss": there.loss, "finite": there.finite()}
         if batch.labels is not None or self.device.type == "cpu":
             sent["scores"] = there.scores
-        came = sent
-        if self.device.type != "cpu":
-            came = self._transfers.down(sent | {"finite": there.finite()}).on_host()
-        sound = bool(came["finite"]) if "finite" in came else None
+        came = self._transfers.down(sent).on_host()
         scores = came["scores"].numpy() if "scores" in came else None
         of_rows = {table: native(came.get(f"/{table}", gradient)) for table, gradient in there.rows.items()}
-        return replace(there, loss=came["loss"].item(), rows=of_rows, scores=scores, sound=sound)
+        return replace(there, loss=came["loss"].item(), rows=of_rows, scores=scores, sound=bool(came["finite"]))
 
     def launch(
         self, batch: Batch, rows: Mapping[str, Tensor], buckets: Sequence[slice] = (), on_bucket: OnBucket | None = None
@@ -274,14 +282,14 @@ class FlatModel:
         before = self.vector[self.size :].clone() if self.running else None
         scores = self.module(seen, vectors)
         loss = self.module.loss(seen, scores)
-        with _BucketHooks(self._parameters, self.gradient, buckets, on_bucket) if on_bucket else nullcontext():
+        with _bucket_hooks(self._parameters, self.gradient, buckets, on_bucket) if on_bucket else nullcontext():
             loss.backward()
         if self._buffers is not None:
             self._check_buffers(self._buffers)
         return StepResult(
             loss=loss.detach(),
             dense=self.gradient.clone(),
-            rows={table: _gradient(block) for table, block in blocks.items()},
+            rows={name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in blocks.items()},
             scores=scores.detach(),
             statistics=None if before is None else self.vector[self.size :] - before,
         )
@@ -292,7 +300,8 @@ class FlatModel:
         loss, gradient, of_rows, scores = self._own_gradients(self.vector.numpy(), batch, rows)
         for number, bucket in enumerate(buckets if on_bucket else ()):
             on_bucket(number, gradient[bucket].copy())
-        return StepResult(loss=loss, dense=torch.from_numpy(gradient), rows=of_rows, scores=scores)
+        sound = all(map(math.isfinite, (loss, gradient.sum(), *(each.sum() for each in of_rows.values()))))
+        return StepResult(loss=loss, dense=torch.from_numpy(gradient), rows=of_rows, scores=scores, sound=sound)
 
     def _check_buffers(self, before: dict[str, tuple[Tensor, int]]) -> None:
         """Refuse a model whose other buffers change in a step: they do not travel between nodes."""
@@ -313,6 +322,92 @@ class FlatModel:
         return {name: (buffer, buffer._version) for name, buffer in named.items()}
 
 
+MOST = 16
+"""Forms of batches after which no further one is captured: each keeps the memory of a step."""
+CAPTURING = threading.Lock()
+"""Held during a capture, which begins with a wait for the whole device: that is an error while another one is under way."""
+
+
+def room(rows: int) -> int:
+    """The smallest bucket that is larger than so many rows, by an eighth of them or by one; there are eight between a number and
+    its double. So each step has padding, and the first replay shows whether the model reads it."""
+    step = max(1, 2 ** rows.bit_length() // 16)
+    return (rows // step + 1) * step
+
+
+class CapturedModel(FlatModel):
+    """Replays a step's forward and backward pass as one CUDA graph, for batches of one form and rows padded to a bucket.
+
+    It captures a form when it meets it for the second time; other steps are eager. A replay launches the same kernels, and
+    reports all buckets of its gradient at its end. Where there is no CUDA device a replay is a call, so that the CPU and the
+    tests' stand-in for a device run the same code.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._steps: dict[tuple, Callable[..., StepResult] | None] = {}
+
+    def launch(self, batch: Batch, rows: Mapping[str, Tensor], *buckets: Any) -> StepResult:
+        form = batch.size, *(each.shape for each in batch.arrays), *(room(len(each)) for each in rows.values())
+        if step := self._steps.get(form):
+            return step(batch, rows, *buckets)
+        start, again = self.vector.clone(), form in self._steps
+        result = super().launch(batch, rows, *buckets)
+        self._steps[form] = self._capture(start, batch, rows, result) if again and len(self._steps) <= MOST else None
+        return result
+
+    def _capture(self, start: Tensor, batch: Batch, rows: Mapping[str, Tensor], expected: StepResult) -> Callable:
+        """`launch` for batches of this one's form, with inputs and outputs where they always lie; its results are copies.
+
+        `expected` is what this batch gives where `start` has been loaded.
+        """
+        held = replace(batch.map(torch.clone), index=-1, day=-1, ids={})
+        # A model that reads more than its batch's rows gives NaN.
+        padded = {name: each.new_full((room(len(each)), each.shape[1]), torch.nan) for name, each in rows.items()}
+        run = partial(super().launch, held, padded)
+
+        def step(batch: Batch, rows: Mapping[str, Tensor], buckets: Any = (), on_bucket: Any = None) -> StepResult:
+            for mine, theirs in zip(held.arrays, batch.arrays, strict=True):
+                mine.copy_(theirs)
+            for name, each in rows.items():
+                padded[name][: len(each)].copy_(each)
+            out = run()
+            parts = {name: getattr(out, name) for name in ("loss", "dense", "scores", "statistics")}
+            of_rows = {name: out.rows[name][: len(each)].clone() for name, each in rows.items()}
+            copies = {name: part if part is None else part.clone() for name, part in parts.items()}
+            for number, bucket in enumerate(buckets if on_bucket else ()):
+                on_bucket(number, native(copies["dense"][bucket]).copy())
+            return replace(out, rows=of_rows, captured=True, **copies)
+
+        try:
+            step(batch, rows)  # so that the graph is recorded over rows that are numbers
+            if self.device.type == "cuda":
+                with CAPTURING, torch.cuda.device(self.device):
+                    run = replay_of(run)
+            self.vector.copy_(start)  # running statistics have moved
+            pairs = ((each.loss, each.dense, each.rows) for each in (step(batch, rows), expected))
+            torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-6, equal_nan=True)
+        except (RuntimeError, LookupError, AssertionError) as error:
+            raise BadOption(
+                f"{type(self.module).__name__} cannot be captured as a CUDA graph: a captured step must not wait for the device, "
+                f"and must read only its batch's rows, places, features and labels ({error!r}); leave captured out"
+            ) from error
+        return step
+
+
+def replay_of(run: Callable[[], Any]) -> Callable[[], Any]:
+    """A graph of a function that waits for nothing and whose tensors stay where they are; a call gives what the function gave
+    when it was captured, with new content."""
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may allocate meanwhile
+        out = run()
+    return lambda: graph.replay() or out
+
+
 def running_statistics(module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     """Name -> (attribute, norm): all running means, then all running variances in the same order."""
     norms = {name: norm for name, norm in module.named_modules() if getattr(norm, "running_mean", None) is not None}
@@ -329,40 +424,35 @@ def running_statistics(module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     }
 
 
-class _BucketHooks:
-    """Calls `on_bucket` for each bucket while the backward pass runs, and at its end for the buckets without a gradient."""
+@contextmanager
+def _bucket_hooks(
+    parameters: list[nn.Parameter], gradient: Tensor, buckets: Sequence[slice], on_bucket: OnBucket
+) -> Iterator[None]:
+    """Call `on_bucket` for each bucket while the backward pass runs, and at its end for the buckets without a gradient; in the
+    same order on every worker, whatever its batch touches."""
+    missing, reported, start, hooks = [0] * len(buckets), 0, 0, []
 
-    def __init__(self, parameters: list[nn.Parameter], gradient: Tensor, buckets: Sequence[slice], on_bucket: OnBucket):
-        self._parameters, self._gradient, self._buckets, self._on_bucket = parameters, gradient, buckets, on_bucket
-        self._missing = [0] * len(buckets)
-        self._next = 0
+    def report_until(end: int) -> None:
+        nonlocal reported
+        for k in range(reported, end):
+            on_bucket(k, native(gradient[buckets[k]]).copy())
+        reported = max(reported, end)
 
-    def __enter__(self) -> None:
-        self._hooks, start = [], 0
-        for parameter in self._parameters:
-            owner = next(k for k, bucket in enumerate(self._buckets) if bucket.start <= start < bucket.stop)
-            self._missing[owner] += 1
-            start += parameter.numel()
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(lambda _, owner=owner: self._count(owner)))
+    def count(owner: int, _: nn.Parameter) -> None:
+        missing[owner] -= 1
+        report_until(next((k for k in range(reported, len(missing)) if missing[k]), len(missing)))
 
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        for hook in self._hooks:
+    for parameter in parameters:
+        owner = next(k for k, bucket in enumerate(buckets) if bucket.start <= start < bucket.stop)
+        missing[owner] += 1
+        start += parameter.numel()
+        hooks.append(parameter.register_post_accumulate_grad_hook(partial(count, owner)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
             hook.remove()
-        if kind is None:
-            self._report_until(len(self._buckets))
-
-    def _count(self, owner: int) -> None:
-        self._missing[owner] -= 1
-        ready = self._next
-        while ready < len(self._missing) and not self._missing[ready]:
-            ready += 1
-        self._report_until(ready)
-
-    def _report_until(self, end: int) -> None:
-        """Report the buckets before `end`, in the same order on every worker, whatever its batch touches."""
-        for k in range(self._next, end):
-            self._on_bucket(k, native(self._gradient[self._buckets[k]]).copy())
-        self._next = max(self._next, end)
+    report_until(len(buckets))
 
 
 @contextmanager
@@ -376,17 +466,8 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _upload_to(device: torch.device) -> Callable[[Any], Tensor]:
-    """The function that brings an array to a device; on the CPU it is torch's own, which copies nothing."""
-    return partial(torch.as_tensor if device.type == "cpu" else uploaded, device=device)
-
-
 def tensor(array: Any) -> Tensor:
     """A tensor on the array's own memory; unlike `from_numpy`, DLPack accepts a read-only array without a warning."""
     if isinstance(array, DeviceArray):
         return array.tensor
     return array.detach() if isinstance(array, Tensor) else torch.from_dlpack(array)
-
-
-def _gradient(block: Tensor) -> Tensor:
-    return torch.zeros_like(block) if block.grad is None else block.grad

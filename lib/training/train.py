@@ -244,6 +244,7 @@ class Job:
         provenance = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
         plan, cluster = stages[-1].plan, self.cluster
         on_servers = plan.protocol.sparse.family != "replica"
+        provenance["collectives"] = stages[-1].finished.collectives
         provenance["rows"] = str(plan.row_device(cluster.evaluation_device if on_servers else cluster.device))
         summary = self._epochs(outcome.summary(cluster.clock))
         tables = outcome.history(), summary, outcome.trace(), outcome.usage()
@@ -325,6 +326,7 @@ def _staged_run(
         protocol=schedule.phases[0].protocol,
         workers=workers,
         servers=cluster.servers,
+        captured=cluster.captured,
         seed=seed,
         **{name: getattr(settings, name) for name in SHARED},
         ahead=int(cluster.clock == "wall" or settings.reader_nodes + settings.embedding_workers > 0)

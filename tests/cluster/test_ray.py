@@ -1,5 +1,6 @@
 """Ray: how it is started, which machine and share of a core a node gets, and what a lost machine or process does to a run."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,13 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch.distributed as distributed
 
+from lib.cluster.base import Meeting
 from lib.cluster.ray import cluster as starting
-from lib.cluster.ray.cluster import RayCluster, placement
-from lib.errors import LockstepError
+from lib.cluster.ray.cluster import RayCluster
+from lib.cluster.ray.node import RaySite, gpu_share, placement
+from lib.errors import BadOption, LockstepError
 from lib.training.train import Job
 
 TASK = {"batch_size": 8, "vocabulary": 30, "fields": 2, "dim": 2, "hidden": (4,), "dense_features": 1}
@@ -65,6 +70,58 @@ def test_nodes_other_than_workers_and_servers_have_no_share():
     """The shares fill the machines: one more node that asked for cores would be waited for, for ever."""
     assert [placed(f"{role}0")[0] for role in ("worker", "embedding", "reader", "sync")] == [0.5, 0, 0, 0]
     assert placed("master") == (0, None)
+
+
+@pytest.mark.parametrize(
+    "gpus, workers, share", [((4,), 4, 1), ((2, 2), 3, 1), ((1,), 4, 0.25), ((2, 1), 8, 0.3333), ((2,), 3, 0.5)]
+)
+def test_workers_share_gpus_where_there_are_fewer_of_them(gpus, workers, share):
+    """So many fit on the GPUs that are up, each of which is shared by whole workers."""
+    machines = [{"Alive": True, "Resources": {"CPU": 4.0, "GPU": float(many)}} for many in gpus]
+    machines += [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"GPU": 8.0}}]
+    assert gpu_share(machines, workers) == share
+    assert sum(many * int(1 / share) for many in gpus) >= workers
+
+
+def test_a_ray_cluster_without_a_gpu_is_an_error():
+    with pytest.raises(BadOption, match='no machine of the Ray cluster has a GPU for device="cuda"; use device="cpu"'):
+        gpu_share(MACHINES, 4)
+
+
+@pytest.mark.parametrize(
+    "device, gpus, share, backend", [("cuda", 4, 1, "nccl"), ("cuda", 1, 0.25, "gloo"), ("cpu", 4, 0, "gloo")]
+)
+def test_processes_that_share_a_gpu_average_with_gloo(monkeypatch, device, gpus, share, backend):
+    """NCCL cannot have two ranks on one GPU. Servers have none."""
+    pytest.importorskip("ray")
+    asked, made = [], []
+
+    class Actors:
+        def nodes(self):
+            return [{"NodeID": "a", "Alive": True, "Resources": {"CPU": 4.0, "GPU": float(gpus)}}]
+
+        def remote(self, **options):
+            return lambda kind: SimpleNamespace(remote=lambda *args: asked.append((options["num_gpus"], args[3])))
+
+    world = RayCluster(address="head:6379", device=device, workers=4).open(0, 4)
+    world.ray = Actors()
+    monkeypatch.setattr(world, "_connect", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(starting, "placement", lambda *_: {})
+
+    async def run():
+        world._start_workers()
+        world._actor("server0")
+        site = RaySite(world.cluster, 0, "worker0", asked[0][1])
+        site.store = None
+        site.group(Meeting("all", (0, 1)))
+        return site.device.type
+
+    for name, found in (("ProcessGroupNCCL", "nccl"), ("ProcessGroupGloo", "gloo")):
+        monkeypatch.setattr(distributed, name, lambda *_, found=found: made.append(found), raising=False)
+    monkeypatch.setattr(distributed, "PrefixStore", lambda *_: None)
+    assert asyncio.run(run()) == device
+    assert [each for each, _ in asked] == [share] * 4 + [0]
+    assert made == [backend] and world.collectives == backend
 
 
 @pytest.mark.parametrize("fails, tries", [(RuntimeError("timed out"), 2), (ValueError("an option"), 1)])

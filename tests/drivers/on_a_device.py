@@ -1,6 +1,8 @@
 """Protocols on a device that is not there: which tensors meet, what the host waits for, and the CPU's bits."""
 
+import asyncio
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,7 +10,11 @@ import pytest
 import torch
 
 from lib import LocalCluster, RowStore, VirtualCluster, protocols, train, workloads
+from lib.cluster.base import Meeting
 from lib.cluster.local import LocalSite
+from lib.cluster.ray.cluster import RayCluster
+from lib.cluster.ray.node import RaySite, Start
+from lib.device_array import DeviceArray, native
 from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.trainer import Trainer
 from lib.errors import BadOption
@@ -262,6 +268,55 @@ def test_a_resumed_run_there_equals_the_uninterrupted_one(name, reports, monkeyp
     stopped_or_whole(name, cluster=cluster, dies_after=27, monkeypatch=monkeypatch)
     assert_same(stopped_or_whole(name, cluster=cluster, resume=True), whole)
     assert whole.provenance["rows"].startswith(elsewhere.NAME)
+
+
+@pytest.mark.parametrize(
+    "model, protocol", diagonal(["deepfm", "ffnn", "dlrm"], ["sync", "gba", "s-easgd", "all-reduce", "ds-sync"])
+)
+def test_captured_steps_have_the_bits_of_eager_ones(model, protocol):
+    """In simulated time, where all workers have one model, and of one worker in a thread of its own."""
+    workload = workloads.get("ctr-synthetic", **CLICKS | {"model": model})
+    for cluster in (VirtualCluster(workers=4, slowdown=0.6), LocalCluster(workers=1, threads=1)):
+        if protocol == "s-easgd" and cluster.name == "local":  # a clock says when it mixes
+            continue
+        eager, captured = (
+            train(workload, protocol, replace(cluster, device=str(elsewhere.DEVICE), captured=each), save=False)
+            for each in (False, True)
+        )
+        assert captured.digest == eager.digest and captured.summary["steps_captured"] > 0
+
+
+def test_a_captured_pipeline_has_the_bits_of_the_eager_one():
+    task = workloads.get("kg-synthetic", **GRAPH)
+    cluster = VirtualCluster(device=str(elsewhere.DEVICE))
+    eager, captured = (train(task, "oac", replace(cluster, captured=each), save=False) for each in (False, True))
+    assert captured.digest == eager.digest and captured.summary["steps_captured"] > 0
+
+
+def test_workers_that_share_a_gpu_average_on_the_host(monkeypatch):
+    """What lies on the device is back there afterwards."""
+
+    class Group:
+        def allreduce(self, tensor):
+            assert tensor.device.type == "cpu"
+            tensor.add_(torch.ones(2))
+            return self
+
+        def wait(self):
+            pass
+
+    async def average(mine):
+        start = Start(0, 0, 0.0, "run", {}, 0.5)
+        site = RaySite(RayCluster(address="head:6379", device="cuda"), 0, "worker0", start)
+        monkeypatch.setattr(site, "device", elsewhere.DEVICE)
+        monkeypatch.setattr(site, "group", lambda meeting: Group())
+        return await site.mean(Meeting("all", (0, 1)), mine)
+
+    mine = native(torch.zeros(2).to(elsewhere.DEVICE))
+    found = asyncio.run(average(mine))
+    assert isinstance(found, DeviceArray) and np.array_equal(np.asarray(found), [0.5, 0.5])
+    assert np.array_equal(np.asarray(mine), [0, 0])
+    assert np.array_equal(asyncio.run(average(np.zeros(2, np.float32))), [0.5, 0.5])
 
 
 def test_to_look_at_a_row_on_the_device_makes_none():

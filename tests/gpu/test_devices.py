@@ -15,8 +15,7 @@ from lib.store.dense import DenseStore
 from lib.store.device import DeviceTable
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
 from lib.store.table import Table
-from lib.tasks.flat_model import FlatModel
-from notebooks.bench.captured import CapturedStep
+from lib.tasks.flat_model import CapturedModel, FlatModel
 from tests import one_batch
 
 pytestmark = [
@@ -162,23 +161,36 @@ def test_a_table_there_is_the_table_of_the_host_and_waits_for_nothing(optimizer)
 @pytest.mark.parametrize("name", workloads.ALL)
 def test_a_replay_of_a_captured_step_has_the_gradients_of_the_step(name):
     """Of every model; one that cannot be captured is an error that says why."""
-    task, rng, known = one_batch.of(name), np.random.default_rng(0), {}
-    model = FlatModel(task.model(0), "cuda", task.bags())
+    task, rng, replays = one_batch.of(name), np.random.default_rng(0), 0
+    models = [kind(task.model(0), "cuda", task.bags()) for kind in (FlatModel, CapturedModel)]
+    start = models[0].vector.clone()
     for index in range(12):
         batch = task.batch(0, index).to("cuda")
         rows = {
             table: torch.from_numpy(0.1 * rng.standard_normal((len(batch.ids[table]), spec.dim), np.float32)).cuda()
             for table, spec in task.tables().items()
         }
-        form = CapturedStep.form(batch, rows)
-        if form not in known:
-            known[form] = CapturedStep(model, batch, rows)
-            continue
-        found, expected = known[form](batch, rows), model.launch(batch, rows)
+        for model in models:
+            model.load(start)
+        expected, found = (model.launch(batch, rows) for model in models)
         for got, want in [(found.dense, expected.dense), *((found.rows[each], expected.rows[each]) for each in rows)]:
             np.testing.assert_allclose(got.cpu(), want.cpu(), rtol=1e-3, atol=1e-5)
-        return
-    pytest.fail("no two batches have one form")
+        replays += found.captured
+    assert replays
+
+
+@pytest.mark.parametrize("name", ["sync", "gba", "s-easgd", "all-reduce", "ds-sync", "oac"])
+def test_a_captured_run_agrees_with_the_eager_one(name):
+    """Four workers capture in threads of their own."""
+    workers = {} if name == "oac" else {"workers": 4}
+    eager, captured = (
+        lib.train(workload(name), name, lib.LocalCluster(device="cuda", captured=each, **workers), save=False).summary
+        for each in (False, True)
+    )
+    assert captured["steps_captured"] > captured["issued"] / 2
+    for metric in METRICS:
+        if not math.isnan(eager.get(metric, math.nan)):
+            assert captured[metric] == pytest.approx(eager[metric], rel=0.05), metric
 
 
 def test_buckets_of_a_gradient_come_in_order_while_several_train():

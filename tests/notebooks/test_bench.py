@@ -4,15 +4,10 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from lib import workloads
-from lib.errors import BadOption
 from lib.store.table import Table
-from lib.tasks.flat_model import FlatModel
-from notebooks.bench import captured, device, figure, pairs, peers, store
+from notebooks.bench import device, figure, pairs, peers, store
 from reports import claims
-from tests import one_batch
 
 
 @pytest.mark.parametrize("peer", [peers.Torch, peers.Fbgemm, peers.Direct])
@@ -72,42 +67,3 @@ def test_the_devices_bench_trains_each_mode_over_rows_that_are_there():
     assert [row["protocol"] for row in rows] == ["sequential", "pipelined", "oac"]
     table = device.Filled(entities=2_000).table("entity", 4, task.row_optimizer, seed=0, scale=0.1)
     assert np.array_equal(table.ids(), np.arange(2_000))
-
-
-def test_a_bucket_is_at_most_an_eighth_larger_than_what_it_is_for():
-    rooms = np.array([captured.room(rows) for rows in range(1, 5000)])
-    rows = np.arange(1, 5000)
-    assert (rooms >= rows).all() and (rooms[7:] <= 9 / 8 * rows[7:]).all() and len({*rooms}) < 90
-
-
-@pytest.mark.parametrize("name", workloads.ALL)
-def test_a_captured_step_has_the_gradients_of_the_step(name):
-    """Of every model, on a batch that differs from the one that it was made from."""
-    task = one_batch.of(name)
-    model, rng, known = FlatModel(task.model(0), pooling=task.bags()), np.random.default_rng(0), {}
-    for index in range(12):
-        batch = task.batch(0, index).to("cpu")
-        rows = {
-            table: torch.from_numpy(0.1 * rng.standard_normal((len(batch.ids[table]), spec.dim), np.float32))
-            for table, spec in task.tables().items()
-        }
-        form = captured.CapturedStep.form(batch, rows)
-        if form not in known:
-            known[form] = captured.CapturedStep(model, batch, rows)
-            continue
-        found, expected = known[form](batch, rows), model.launch(batch, rows)
-        assert torch.equal(found.dense, expected.dense) and torch.equal(found.loss, expected.loss)
-        assert all(torch.equal(found.rows[table], expected.rows[table]) for table in rows)
-        return
-    pytest.fail("no two batches have one form")
-
-
-def test_a_model_that_reads_more_than_its_batchs_rows_cannot_be_captured():
-    task = one_batch.of("criteo-dlrm")
-    module = task.model(0)
-    score = module.forward
-    module.forward = lambda batch, rows: score(batch, rows) + sum(block.mean() for block in rows.values())
-    batch = task.batch(0, 0).to("cpu")
-    rows = {"feature": torch.zeros(len(batch.ids["feature"]), task.tables()["feature"].dim)}
-    with pytest.raises(BadOption, match="depend on rows at no place of the batch"):
-        captured.CapturedStep(FlatModel(module), batch, rows)

@@ -14,7 +14,7 @@ import time
 import uuid
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from joblib import cpu_count
 from lib.cluster.base import Cluster, Main, Meeting, World
 from lib.cluster.failures import FailureSchedule
 from lib.cluster.local import MessageDelays, in_loop
-from lib.cluster.ray.node import Caller, Host, Place, RayHandle, Start, cause_of
+from lib.cluster.ray.node import Caller, Host, Place, RayHandle, Start, cause_of, gpu_share, placement
 from lib.errors import LockstepError, NodeLost
 from lib.options.checked import Natural
 
@@ -48,7 +48,8 @@ class RayCluster(Cluster):
     address: str | None = None
     """A running Ray cluster to join, as `ray.init` takes it; None: start one on this machine and stop it at the end."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where workers compute; "cuda": each worker gets a GPU of its own, and collectives use NCCL."""
+    """Where workers compute; "cuda": each worker gets a GPU of its own, and collectives use NCCL. Where there are fewer GPUs than
+    workers, several share one, and collectives use gloo, since NCCL cannot have two ranks on a GPU; `provenance` says which."""
     restarts: Natural = 3
     """Processes that may die of themselves before a run gives up; each time it returns to its last checkpoint, or its start."""
 
@@ -132,7 +133,9 @@ class RayWorld(World):
             await self._stop_attending()
 
     def _start_workers(self) -> None:
-        """Start the workers' processes, all at once: each takes seconds."""
+        """Start the workers' processes, all at once: each takes seconds. Those that return later get the same share of a GPU."""
+        self._gpus = gpu_share(self.ray.nodes(), self.workers) if self.cluster.device == "cuda" else 0
+        self.collectives = "nccl" if self._gpus == 1 else "gloo"
         for node in (f"worker{rank}" for rank in range(self.workers)):
             if not self.failure_schedule.is_dead(node):
                 self._actors[node] = self._actor(node)
@@ -243,15 +246,15 @@ class RayWorld(World):
 
     def _actor(self, node: str, machine: str | None = None) -> Any:
         """`machine`: the one that it must be on."""
-        gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
+        gpus = self._gpus if node.startswith("worker") else 0
         placed = placement(node, self.ray.nodes(), self.workers + self.cluster.servers, machine)
         # Every node may hold any number of waiting calls: gates are inside the parts.
         actor = self.ray.remote(**placed, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
         places = dict(self._caller.places)
-        start = Start(self._starts[node], self._batches[node], self._clock_offset, self._name, places)
+        start = Start(self._starts[node], self._batches[node], self._clock_offset, self._name, places, gpus)
         self._starts[node] += 1
-        actor = actor.remote(self.cluster, self.seed, node, start, "cuda" if gpus else "cpu", path)
+        actor = actor.remote(self.cluster, self.seed, node, start, path)
         if any(failure.at_batch for failure in self.cluster.failures if failure.hits(node)):
             self._spawn(self._await_last_batch(node, actor))
         return actor
@@ -330,31 +333,6 @@ class RayWorld(World):
 def _name() -> str:
     """A name for what survives processes of this run, until it starts again."""
     return uuid.uuid4().hex[:12]
-
-
-def placement(
-    node: str, machines: Sequence[Mapping[str, Any]], processes: int, machine: str | None = None
-) -> dict[str, Any]:
-    """Return the share of a core that a node's actor asks Ray for and, for a server, its machine: each in turn.
-
-    `machines` are as `ray.nodes()` gives them. The shares of all `processes`, workers and servers, fit on what is left when the
-    largest machine is lost, else Ray would wait for ever; other nodes ask for no share. `machine`: the only one for this node.
-    """
-    role = node.rstrip("0123456789")
-    alive = [each for each in machines if each["Alive"]]
-    cores = sorted(int(each["Resources"].get("CPU", 0)) for each in alive)
-    left = sum(cores[:-1] or cores)
-    share = 0.0
-    if role in ("worker", "server"):
-        share = next((int(1e4 / k) / 1e4 for k in range(1, processes + 1) if k * left >= processes), 0.0)
-    if role != "server":
-        return {"num_cpus": share}
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    names = sorted(each["NodeID"] for each in alive)
-    name = machine or names[int(node[len(role) :]) % len(names)]
-    affinity = NodeAffinitySchedulingStrategy(name, soft=not machine, _spill_on_unavailable=not machine)
-    return {"num_cpus": share, "scheduling_strategy": affinity}
 
 
 def _store(address: str) -> distributed.TCPStore:

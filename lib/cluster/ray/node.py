@@ -1,4 +1,5 @@
-"""One node of a Ray cluster: the actor that holds its parts, what they see of their world, and the handles that call them."""
+"""One node of a Ray cluster: the actor that holds its parts, what they see of their world, the handles that call them, and the
+machine and shares that it asks Ray for."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import gc
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,7 +22,7 @@ import torch.distributed as distributed
 from lib.cluster.base import Cluster, Handle, Meeting, Retries
 from lib.cluster.local import MessageDelays, WallSite, sleep_until
 from lib.device_array import DeviceArray, native
-from lib.errors import MemberLost, NodeLost, first_cause
+from lib.errors import BadOption, MemberLost, NodeLost, first_cause
 
 COLLECTIVE = timedelta(minutes=5)
 """How long a group waits for a member before it counts as lost."""
@@ -46,16 +47,18 @@ class Start:
     """A name of the run that is unique on its machines."""
     places: dict[str, Place]
     """The nodes that have returned, see `Caller.places`."""
+    gpus: float
+    """The process's share of a GPU."""
 
 
 class Host:
     """A node: an actor that holds parts and runs their methods in the order of each caller's calls."""
 
-    def __init__(self, cluster: Cluster, seed: int, node: str, start: Start, device: str, path: list[str]):
+    def __init__(self, cluster: Cluster, seed: int, node: str, start: Start, path: list[str]):
         # A user's own protocol or workload is found where the driver found it.
         sys.path.extend(entry for entry in path if entry not in sys.path)
         torch.set_num_threads(1)
-        self.site = RaySite(cluster, seed, node, start, device)
+        self.site = RaySite(cluster, seed, node, start)
         self._parts: dict[int, Any] = {}
         self._next: defaultdict[str, int] = defaultdict(int)
         self._early: dict[tuple[str, int], asyncio.Future] = {}
@@ -161,8 +164,10 @@ class RaySite(WallSite):
     store: distributed.Store
     """Through which this worker's process groups find their members."""
 
-    def __init__(self, cluster: Cluster, seed: int, node: str, start: Start, device: str):
-        super().__init__(cluster, seed, node, torch.device(device), start.batches)
+    def __init__(self, cluster: Cluster, seed: int, node: str, start: Start):
+        super().__init__(cluster, seed, node, torch.device("cuda" if start.gpus else "cpu"), start.batches)
+        # NCCL cannot have two ranks on one GPU; what gloo averages lies on the host.
+        self._averaged_on = self.device if start.gpus == 1 else torch.device("cpu")
         self.generation, self.clock_offset = start.generation, start.clock_offset
         self.samples = 0
         self.caller = Caller(f"{node}/{start.generation}", self.delays if cluster.fails else None)
@@ -198,21 +203,22 @@ class RaySite(WallSite):
             raise MemberLost(f"a member of {meeting.members} died: {error}") from error
 
     def _mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
-        tensor = mine.copy().tensor if isinstance(mine, DeviceArray) else torch.tensor(mine, device=self.device)
+        array = mine.tensor if isinstance(mine, DeviceArray) else torch.tensor(mine)
+        tensor = array.to(self._averaged_on, copy=isinstance(mine, DeviceArray))
         self.group(meeting).allreduce(tensor).wait()
         tensor.div_(len(meeting.members))
-        return native(tensor) if isinstance(mine, DeviceArray) else tensor.cpu().numpy()
+        return native(tensor.to(self.device)) if isinstance(mine, DeviceArray) else tensor.cpu().numpy()
 
     def _gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         group = self.group(meeting)
-        sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in meeting.members]
-        group.allgather([sizes], [torch.tensor([len(mine)], device=self.device)]).wait()
+        sizes = [torch.zeros(1, dtype=torch.int64, device=self._averaged_on) for _ in meeting.members]
+        group.allgather([sizes], [torch.tensor([len(mine)], device=self._averaged_on)]).wait()
         longest = max(int(size) for size in sizes)
         padded = np.zeros(longest, mine.dtype)
         padded[: len(mine)] = mine
         kind = torch.from_numpy(padded).dtype
-        parts = [torch.empty(longest, dtype=kind, device=self.device) for _ in meeting.members]
-        group.allgather([parts], [torch.from_numpy(padded).to(self.device)]).wait()
+        parts = [torch.empty(longest, dtype=kind, device=self._averaged_on) for _ in meeting.members]
+        group.allgather([parts], [torch.from_numpy(padded).to(self._averaged_on)]).wait()
         return [part[: int(size)].cpu().numpy() for part, size in zip(parts, sizes, strict=True)]
 
     def group(self, meeting: Meeting) -> Any:
@@ -222,7 +228,8 @@ class RaySite(WallSite):
         that were in different numbers of groups would wait for each other for ever."""
         identity = _identity(meeting)
         if identity not in self._groups:
-            kind = distributed.ProcessGroupNCCL if self.device.type == "cuda" else distributed.ProcessGroupGloo
+            nccl = self._averaged_on.type == "cuda"
+            kind = distributed.ProcessGroupNCCL if nccl else distributed.ProcessGroupGloo
             store = distributed.PrefixStore("-".join(map(str, identity)), self.store)
             rank = meeting.members.index(self.rank)
             patience = COLLECTIVE if self.caller.delays is None else MORTAL_COLLECTIVE
@@ -298,3 +305,39 @@ def cause_of(error: BaseException) -> BaseException:
 def _identity(meeting: Meeting) -> tuple:
     """The name of a process group: its members, each in one of its generations."""
     return (*meeting.members, "generations", *meeting.generations) if any(meeting.generations) else meeting.members
+
+
+def placement(
+    node: str, machines: Sequence[Mapping[str, Any]], processes: int, machine: str | None = None
+) -> dict[str, Any]:
+    """Return the share of a core that a node's actor asks Ray for and, for a server, its machine: each in turn.
+
+    `machines` are as `ray.nodes()` gives them. The shares of all `processes`, workers and servers, fit on what is left when the
+    largest machine is lost, else Ray would wait for ever; other nodes ask for no share. `machine`: the only one for this node.
+    """
+    role = node.rstrip("0123456789")
+    alive = [each for each in machines if each["Alive"]]
+    cores = sorted(int(each["Resources"].get("CPU", 0)) for each in alive)
+    left = sum(cores[:-1] or cores)
+    share = _share(processes, left) if role in ("worker", "server") else 0.0
+    if role != "server":
+        return {"num_cpus": share}
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    names = sorted(each["NodeID"] for each in alive)
+    name = machine or names[int(node[len(role) :]) % len(names)]
+    affinity = NodeAffinitySchedulingStrategy(name, soft=not machine, _spill_on_unavailable=not machine)
+    return {"num_cpus": share, "scheduling_strategy": affinity}
+
+
+def gpu_share(machines: Sequence[Mapping[str, Any]], workers: int) -> float:
+    """The share of a GPU that each worker's actor asks Ray for: a whole one, or 1/k where k workers have to share one."""
+    gpus = sum(int(each["Resources"].get("GPU", 0)) for each in machines if each["Alive"])
+    if not gpus:
+        raise BadOption('ray cluster: no machine of the Ray cluster has a GPU for device="cuda"; use device="cpu"')
+    return _share(workers, gpus)
+
+
+def _share(processes: int, places: int) -> float:
+    """The largest share 1/k, in Ray's ten-thousandths, of which so many processes fit into the places; 0 where there is none."""
+    return next((int(1e4 / k) / 1e4 for k in range(1, processes + 1) if k * places >= processes), 0.0)
