@@ -172,7 +172,7 @@ def answer(data: pd.DataFrame) -> list[str]:
     higher = others.index[others["less_low"] > 0]
     fastest = others.index[0]
     if best := next(iter(sound.index), ""):
-        same = f" In this test {', '.join(twins[best])} gives identical runs; {best} is the more careful rule."
+        same = f" In this test {', '.join(twins[best])} is identical; {best} is more careful."
         same = same if twins[best] else ""
         first = f"On a simulated shared cluster, use {best}: {_found(table, best)}.{same}"
     else:
@@ -215,14 +215,14 @@ def front(data: pd.DataFrame, conditions: pd.DataFrame | None = None, fidelity: 
     number = data["protocol"].nunique() - 1  # without the frozen model
     words, untrained = protocols(), data.loc[data["protocol"] == "frozen", "auc"].mean()
     counts = {"measured": number, "all": len(members()), "except": _unmeasured({*data["protocol"]})}
-    about = [words[name].format(**counts) for name in ("measured", "depends_on")]
+    about = [words["measured"].format(**counts), *([words["same"]] if "bsp" in identical(data).get("gba", ()) else [])]
     method = (
         "Each protocol used the best of a few learning rates, tuned on a separate seed with equally fast workers. Differences "
         f"are paired by seed; intervals are 95 % over {data['seed'].nunique()} seeds. Untrained, the AUC is {untrained:.2f}."
     )
     measured = {} if conditions is None else measurements(conditions)
     about[0] = f"{about[0]} {fidelity}".strip()
-    return {"answer": answer(data), "about": [about[0], method, about[1]], "measured": measured}
+    return {"answer": answer(data), "about": [*about, method, words["depends_on"]], "measured": measured}
 
 
 def _unmeasured(names: Collection[str]) -> str:

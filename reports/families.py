@@ -10,7 +10,7 @@ from lib.protocols import ALL
 def protocols() -> dict[str, Any]:
     """`notebooks/protocols.yaml`: the families, and how README and index describe the measurement."""
     path = paths.notebooks() / "protocols.yaml"
-    return load(path) if path.exists() else {"families": [], "measured": "", "depends_on": ""}
+    return load(path) if path.exists() else {"families": [], "measured": "", "same": "", "depends_on": ""}
 
 
 def families() -> list[dict[str, Any]]:

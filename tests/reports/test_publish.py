@@ -192,12 +192,12 @@ def test_the_picture_is_drawn_from_what_is_published(ran, monkeypatch):
     assert answer in text and f"We measured 2 of {len(ALL) - 1} protocols" in text
     assert "| equal workers (2.0×) | none | −0.0015 |" in text
     assert "[Six more simulated clusters](reports/reference/README.md#90_compare)" in text
-    assert "(how accurate is simulated time?)" in text, "no link without its page"
+    assert "trace (accuracy)" in text, "no link without its page"
     monkeypatch.setattr(timelines, "WATCHED", ("sync",))
     monkeypatch.setattr(timelines, "ALL", {"sync": ALL["sync"]})
     publish._write_front(paths.reference(), [])
     html = write_index().read_text()
-    assert "follow Alibaba's public 2018 trace (how accurate" in unescape(html), "that page was not run here"
+    assert "follow Alibaba's public 2018 trace (accuracy)" in unescape(html), "that page was not run here"
     assert answer in html and 'data-name="gba"' in html and "protocols/gba.html" in html
     assert "| equal workers | gba: 2.00× | none |" in (paths.reference() / "README.md").read_text()
     first, second = (compare_figure.svg(compare_figure.figure(data)) for _ in range(2))
