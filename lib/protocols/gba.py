@@ -1,8 +1,8 @@
 """GBA: Su et al., "GBA: A Tuning-free Approach to Switch between Synchronous and Asynchronous Training for
 Recommendation Models", NeurIPS 2022.
 
-The rule in one sentence: BSP(M), where each batch carries the token of the global step that it belongs to, and gradients whose
-token is too old are left out.
+The rule in one sentence: as BSP, an update takes any M gradients; each carries the token of the global step that it belongs to,
+and one whose token is more than iota steps old is left out, but still counts in the divisor.
 
 Paper -> code: the buffer of M gradients (Fig. 5) -> `BSP`; the token t_i = floor(i / M) -> `on_start`; f (Eq. 1) -> `_keeps`.
 Algorithm 2, line by line, in the server's turn for the next M gradients: lines 17 and 18, the buffer is full -> `BSP.on_push`;
@@ -35,7 +35,7 @@ from lib.protocols.server_rule import ServerState
 class GBA(BSP):
     """Token-controlled global batches: the global batch of synchronous training at the speed of asynchronous training.
 
-    `size` is M, the buffer's; None, as many as there are workers, is what the paper advises.
+    `size` is the paper's M, the gradients of an update; by default as many as there are workers, as the paper advises.
     Guarantee: no applied gradient's token is more than iota steps old; with M = workers its parameters are at most one more.
     """
 
