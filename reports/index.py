@@ -21,7 +21,7 @@ from reports.notebook_output import HOW_TO_READ, verdict_table
 from reports.page import check_offline, export, framed, page_style, policy
 from reports.palette import colour
 from reports.runner import Experiment, Paper
-from reports.summary_text import failures, held, reason, sentence
+from reports.summary_text import failures, held, judged_again, reason, sentence
 from reports.thumbnails import thumbnails
 
 FRONT = "which_protocol"
@@ -127,10 +127,10 @@ def chance(verdicts: Sequence[claims.Verdict]) -> str:
     return f"Of {shown} measurable effects, {number} are expected by chance." if shown else ""
 
 
-def judged_again(verdicts: Sequence[claims.Verdict]) -> str:
-    """From which runs verdicts were judged again, in a sentence."""
+def runs_code(verdicts: Sequence[claims.Verdict]) -> str:
+    """The commits of the runs that were judged again, in a sentence."""
     again = sorted({each.again for each in verdicts if each.again and each.counts})
-    return f"Judged again, by today's rules, from runs made by the code of {', '.join(again)}." if again else ""
+    return f"The runs were made by the code of the commits {', '.join(again)}." if again else ""
 
 
 def _sheet(name: str, title: str, root: str = "", script: str = "", **page: Any) -> str:
@@ -204,7 +204,7 @@ def _front(verdicts: list[claims.Verdict], front: Mapping[str, Any], shared: Map
         "watched": watched,
         "shown": SHOWN,
         "colour": colour,
-        "held": held(verdicts),
+        "held": f"{held(verdicts)} {judged_again(verdicts)}".strip(),
         "bar": counted,
         "tallies": tallies(verdicts),
         "cards": cards,
@@ -264,6 +264,7 @@ def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]
         "headline": headline(paper.folder, verdicts),
         "chance": chance(verdicts),
         "again": judged_again(verdicts),
+        "commits": runs_code(verdicts),
         "tallies": tallies(verdicts, "the paper's"),
         "how_to_read": HOW_TO_READ,
         "failures": [(v, sentence(v), reason(v)) for v in failures(verdicts)],

@@ -10,14 +10,21 @@ from reports.headlines import headline
 from reports.markup import templates, words
 from reports.quantities import measured_text, paper_text, part_text
 from reports.runner import Experiment
-from reports.summary_text import failures, held, reason, sentence
+from reports.summary_text import failures, held, judged_again, reason, sentence
 
 
 def pages(
     known: Sequence[Experiment], verdicts: Sequence[claims.Verdict], front: Mapping, data: Mapping
 ) -> dict[str, str]:
     """File name -> text; `front` is that of the index, and `data` has the addresses of each page's numbers."""
-    shared = {"data": data, "cases": _cases, "held": held, "failures": failures, "sentence": sentence, "reason": reason}
+    shared = {
+        "data": data,
+        "cases": _cases,
+        "held": _held,
+        "failures": failures,
+        "sentence": sentence,
+        "reason": reason,
+    }
     shared |= {"headline": headline}
     texts, papers = {}, []
     for paper in runner.papers():
@@ -34,6 +41,10 @@ def pages(
     about = [re.sub(r"\]\(([^)]*?)([^/)]+)\)", r"](\1README.md#\2)", each) for each in front.get("about", ())]
     winners = explorer.winners(front.get("measured", {}))
     return texts | {"README.md": _text("reference", **page, winners=winners, about=about, **words())}
+
+
+def _held(verdicts: Sequence[claims.Verdict]) -> str:
+    return f"{held(verdicts)} {judged_again(verdicts)}".strip()
 
 
 def _of(known: Sequence[Experiment], folder: str) -> list[Experiment]:

@@ -135,6 +135,7 @@ def framed(html: str, name: str, shown: Container[str] | None = None) -> str:
         (r"<style>.*?</style>", f"<style>{page_style()}</style>"),
         (r'<header class="top">.*?</header>', top),
         (r'<nav [^>]*class="around".*?</nav>', around),
+        (r"(?<=what it was made with</summary>)(?:<p.*?</p>)?", parts().repeating()),
         ("<dt>commit</dt>", f"<dt>{notebook_output.RUNS_CODE}</dt>"),
         (r" · commit (?=[0-9a-f]{10})", " · page made at commit "),
     ):

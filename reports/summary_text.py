@@ -72,6 +72,19 @@ def reason(verdict: Verdict) -> str:
     return "Not explained yet."
 
 
+def judged_again(verdicts: Sequence[Verdict]) -> str:
+    """How many of the counted claims have a rule that is younger than their runs, and where the earlier word is."""
+    counted = [each for each in verdicts if each.counts]
+    again = sum(bool(each.again) for each in counted)
+    if not again:
+        return ""
+    some = "All" if again == len(counted) else f"{again} of the"
+    return (
+        f"{some} {len(counted)} claims were judged again: their rules have changed since their runs. The row of a claim names "
+        "the file with its word of that day."
+    )
+
+
 def held(verdicts: Sequence[Verdict]) -> str:
     """How many of the papers' claims hold, in a sentence."""
     counted = [each for each in verdicts if each.counts]
