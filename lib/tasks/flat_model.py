@@ -185,8 +185,8 @@ class StepResult:
 
     def finite(self) -> Tensor:
         """Whether the loss and all gradients of a `launch` are finite; a sum is finite only if all its terms are."""
-        sums = [self.loss, self.dense.sum(), *(gradient.sum() for gradient in self.rows.values())]
-        return torch.stack(sums).isfinite().all()
+        total = sum((gradient.sum() for gradient in (self.dense, *self.rows.values())), self.loss)
+        return 0 * total == 0  # fewer kernels than `isfinite`
 
 
 class FlatModel:
