@@ -1,6 +1,6 @@
 """Anybody's clicks: files with named columns, of which one says whether there was a click.
 
-What no option names is found: text and whole numbers are ids, numbers with decimals are inputs, and the user is told.
+What no option names is found: text and whole numbers are ids, numbers with decimals are inputs, and the user gets a report.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from lib.streams import stream
 
 @dataclass(frozen=True, kw_only=True)
 class ClickOptions(Options):
-    """What only files of one's own need to be told."""
+    """What only a user's own files need."""
 
     label: str = ""
     """The column that says whether there was a click."""

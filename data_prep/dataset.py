@@ -21,7 +21,7 @@ class Dataset(ABC):
     """Where to download it, and what to do then."""
     licence: ClassVar[str]
     files: ClassVar[tuple[RawFile, ...]]
-    """The files that are read; `describe` shows the archives beside them."""
+    """The files that are read; `describe` shows the archives next to them."""
     archives: ClassVar[tuple[RawFile, ...]] = ()
     """What is downloaded, where that is not the files themselves."""
     some_suffice: ClassVar[bool] = False

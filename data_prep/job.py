@@ -201,7 +201,7 @@ class Job:
         return self._pool.submit(work, *arguments)
 
     def finish(self, records: list[dict[str, Any]], tables: Sequence[Path] = (), **facts: Any) -> dict[str, Any]:
-        """Writes the rejects and the manifest, which closes the preparation; `tables` lie beside the partitions."""
+        """Writes the rejects and the manifest, which closes the preparation; `tables` lie next to the partitions."""
         bad = [row for record in records for row in record["rejects"]]
         counts = {name: sum(record[name] for record in records) for name in ("read", "written")}
         counts["rejected"] = len(bad)

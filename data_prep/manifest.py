@@ -71,7 +71,7 @@ def summary(manifest: dict[str, Any], rejects: Path) -> str:
         told.append(
             "warning: nearly as many relations as triples; does --order say where head, relation and tail stand?"
         )
-    if "columns" in manifest:  # nobody publishes the checksum of one's own
+    if "columns" in manifest:  # a user's own files have no published checksum
         return "\n".join(told)
     told += [f"{source['file']}: checksum {source['published']}" for source in manifest["sources"]]
     return "\n".join(told)

@@ -1,6 +1,6 @@
 """Delimited rows to numbers, in one pass over the bytes: split, convert, hash, and check every field.
 
-A row is kept whole or not at all. What is wrong with a row that is not kept is told by line, column and reason.
+A row is kept whole or not at all. What is wrong with a row that is not kept is reported by line, column and reason.
 """
 
 from typing import NamedTuple

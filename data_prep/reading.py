@@ -26,9 +26,9 @@ class Part(NamedTuple):
     first: int
     """Line number, from 1, of its first row."""
     rows: int | None
-    """Rows that are to be read; None where nobody has counted them."""
+    """Rows that are to be read; None where they were not counted."""
     total: int | None
-    """Rows of the whole file that are to be read, if somebody has counted them."""
+    """Rows of the whole file that are to be read, if they were counted."""
 
 
 def cut(job: Job, layout_of: Callable[[Path], Layout], names: Collection[str] | None = None) -> list[Part]:

@@ -74,7 +74,7 @@ class Roles:
             raise BadOption(f"{self.forms[0].path}: no column of ids; --ids COLUMN takes one as such")
 
     def _kind(self, name: str, seen: Seen) -> tuple[str, str]:
-        """What a column is taken for, and what the user is told."""
+        """What a column is taken for, and what is reported to the user."""
         if role := self.named.get(name):
             told = f"the time: {self.options.days} days of equally many rows" if role == "time" else role
             return _KINDS.get(role, role), _TOLD.get(role, told)

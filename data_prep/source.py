@@ -16,7 +16,7 @@ from lib.errors import BadOption, Damaged
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """A file that the user downloads. What nobody has published stays None, and is said to be so."""
+    """A file that the user downloads. What was not published stays None, and is reported as such."""
 
     name: str
     """Its path under the raw folder."""

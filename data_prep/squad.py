@@ -35,7 +35,7 @@ _ROWS = 1000  # questions written at once
 
 
 class Squad(Dataset):
-    """The context stands beside each of its questions: parquet's dictionaries keep it once for a row group."""
+    """The context stands next to each of its questions: parquet's dictionaries keep it once for a row group."""
 
     name: ClassVar = "squad"
     title: ClassVar = "SQuAD v1.1, 87,599 + 10,570 questions on Wikipedia paragraphs"

@@ -1,4 +1,4 @@
-"""What is known of a synthetic twin's truth: the best that any model can reach, written beside its raw files."""
+"""What is known of a synthetic twin's truth: the best that any model can reach, written next to its raw files."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def ceiling(labels: np.ndarray, logits: np.ndarray, days: np.ndarray) -> dict[st
 
 
 def save(raw: Path, facts: dict[str, Any], logits: np.ndarray | None = None) -> dict[str, Any]:
-    """Write truth.json, and the true logits in the order of the files' rows, beside the raw files."""
+    """Write truth.json, and the true logits in the order of the files' rows, next to the raw files."""
     write_text_atomic(raw / "truth.json", json.dumps(facts, indent=1) + "\n")
     if logits is not None:
         write_atomic(raw / "truth.npy", lambda path: np.save(path, logits.astype(np.float32)))

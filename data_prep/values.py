@@ -1,6 +1,6 @@
 """What the text of a column stands for: a number, a moment, a click or not, one id, or a bag of ids.
 
-Where a text is none of what its column holds, the row is told; an empty field is nan, or the code MISSING.
+Where a text is none of what its column holds, the row is reported; an empty field is nan, or the code MISSING.
 """
 
 import numpy as np

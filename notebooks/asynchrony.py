@@ -1,9 +1,9 @@
-"""What staying apart costs: ways of keeping in step beside Sync, over how long, how far apart and how fast they learn.
+"""What staying apart costs: ways of keeping in step other than Sync, over how long, how far apart and how fast they learn.
 
 A *way* is a protocol at a distance. What is apart has one measure a family: under servers the mean age of an applied gradient,
 and under the hybrid of a row's, in updates of Sync's size; between replicas the steps from one mix to the next; in a pipeline
-the batches in flight beside one. All see the same samples, `UPDATE` for an update of Sync, and have Sync's rates times a number,
-or rates of their own.
+the batches in flight in addition to one. All see the same samples, `UPDATE` for an update of Sync, and have Sync's rates times a
+number, or rates of their own.
 """
 
 import math
@@ -30,7 +30,7 @@ GRID = {"rows": (0.001, 0.003, 0.009), "dense": (0.001, 0.003, 0.009)}
 """Adam's rates that are tried first at the shortest length; it goes on past its ends, and then from its best."""
 EVALUATED = 50_000
 BRIEF, LONG = 1_000, 3_000
-"""Updates beyond which rates beside Sync's are not tried, and from which on one seed tunes; some ways end with either."""
+"""Updates beyond which rates other than Sync's are not tried, and from which on one seed tunes; some ways end with either."""
 
 Rates = Mapping[tuple[str, int], Mapping[str, float]]
 """(way, updates) -> rates of rows and dense."""
@@ -108,9 +108,9 @@ TO_DRAW: Mapping[str, Way] = {
 """Among what the blind check draws."""
 EVERY = {**TO_DRAW, **NOT_FITTED, **WAYS, **UNSEEN, **NO_MOMENTUM, **PARTS, **ROWS}
 BASES = {"pipelines": "sequential", "no momentum": "sync, no momentum", "rows alone": "rows, sync"}
-"""Family -> whom it is held against, where that is not Sync."""
+"""Family -> what it is compared with, where that is not Sync."""
 COLLAPSING = ("gba", "gba, 32 workers", "async", "async, 32 workers", "hybrid, tau 1", "hybrid, tau 4")
-"""What is driven faster and faster until it collapses, beside Sync."""
+"""What is driven faster and faster until it collapses, next to Sync."""
 FASTER = (1 / 3, 1, 3, 9, 27)
 OWN = ("async", "local-sgd, every 16")
 """What is tuned itself, too."""

@@ -1,6 +1,6 @@
-"""The papers' clusters, as far as the papers describe them. Each figure's source stands beside it.
+"""The papers' clusters, as far as the papers describe them. Each figure's source stands next to it.
 
-What a paper does not say is an estimate of ours and is marked so; a verdict must not hang on such a figure alone.
+What a paper does not say is an estimate of ours and is marked so; a verdict must not depend on such a figure alone.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ V100 = Device(
 
 
 def scale(part: Part, by: float, *fields: str) -> Part:
-    """A node or a device that is so many times as fast, or large, in some of its figures."""
+    """A node or a device that is so many times faster, or larger, in some of its figures."""
     return replace(part, **{name: by * getattr(part, name) for name in fields})
 
 

@@ -1,4 +1,4 @@
-"""All protocols on a grid of conditions: the clusters, combinations that no paper tried, and what is said of their runs.
+"""All protocols on a grid of conditions: the clusters, combinations that no paper tried, and how their runs are described.
 
 curve = grid_search.curve(conditions.job, conditions.auc, {"rate": RATES}, seeds, samples=[n], protocol=conditions.MODES)
 data, runs = study.run_grid(conditions.job, cases, conditions.figures)
@@ -53,7 +53,7 @@ COMBINATIONS = (
 )
 """Rows under one paper's rule, dense parameters under another's: none of the papers has them."""
 MOST_NAMES = 3
-"""Marks that have their names in a panel, the soonest; and most protocols of a line whose names a sentence has."""
+"""Marks that have their names in a panel, the fastest; and most protocols of a line whose names a sentence has."""
 MODES = (
     "sync",
     *(name for name, kind in ALL.items() if kind.family != "pipeline" and name not in ("sync", "frozen")),
@@ -105,7 +105,7 @@ def compare(data: pd.DataFrame) -> dict[str, Comparison]:
 
 
 def rank(found: Comparison) -> pd.DataFrame:
-    """Group the protocols that a condition cannot tell apart, the fastest first: neither paired times nor paired metrics
+    """Group the protocols that a condition does not distinguish, the fastest first: neither paired times nor paired metrics
     differ measurably from those of the group's first, which in Sync's group is Sync."""
     own = found.paired().drop_duplicates(["protocol", "seed"])
     times, ends = (own.pivot(index="seed", columns="protocol", values=name) for name in ("seconds", "metric"))
@@ -188,7 +188,7 @@ def _protocols_and_time(line: pd.Series) -> str:
 
 
 def figure(found: Mapping[str, Comparison]) -> Figure:
-    """A panel a condition: time to the goal against the metric beside Sync's, a mark a line; hollow: no paper tried its first."""
+    """A panel a condition: time to the goal against the metric next to Sync's, a mark a line; hollow: tried in no paper."""
     with plots.style():
         rows = math.ceil(len(found) / 3)
         fig = Figure(figsize=(plots.WIDTH, 1 + 3 * rows), layout="constrained")

@@ -42,7 +42,7 @@ def cluster_of_age(
 ) -> AgedCluster:
     """That cluster with workers whose gradients are `age` updates old, give or take the share `within`.
 
-    `seconds` is what a step takes a worker beside its arithmetic and the network: the longer, the less these matter.
+    `seconds` is what a step takes a worker in addition to its arithmetic and the network: the longer, the less these matter.
     """
     brief = replace(workload, samples=UPDATES * cluster.workers * workload.batch_size)
 

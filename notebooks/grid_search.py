@@ -45,7 +45,7 @@ def curve(
 
 
 def best(curve: pd.DataFrame) -> pd.DataFrame:
-    """Whose -> the settings with the best mean over the seeds, that mean, and whether all beside them were tried."""
+    """Whose -> the settings with the best mean over the seeds, that mean, and whether all neighbours of them were tried."""
     means, whose = _means(curve)
     found = means.groupby(whose, sort=False)[means.columns].apply(lambda t: t.nlargest(1, "value").iloc[0])
     return found.astype({"inside": bool})

@@ -3,7 +3,7 @@
 Derivation. Adam makes steps of the learning rate's length, whatever the gradient's size.
 
 1. *Smaller updates.* Who updates for each batch makes more steps than Sync, each by fewer samples, and ends in more noise. That
-   has nothing to do with staying apart, so it is no part of what is fitted: a control tells it, one worker with the same
+   has nothing to do with staying apart, and is no part of what is fitted: a control shows it, one worker with the same
    batches, none of whose gradients is old (`CONTROL`). What it costs is read off, between the lengths and the rates that it ran
    at along straight lines in their logarithms; beyond the longest it goes on as a power of the length.
 2. *Old gradients, replicas apart.* A gradient that is `distance` old was computed where the model was by the `moved` of it
@@ -134,7 +134,7 @@ def _law(family: str, there: pd.DataFrame) -> Law:
 
 
 def predict(laws: Mapping[str, Law], there: pd.DataFrame, smaller: np.ndarray) -> pd.DataFrame:
-    """The cells with the laws' predictions, and whether they lie in the measured interval; beside them two guesses: that
+    """The cells with the laws' predictions, and whether they lie in the measured interval; next to them two guesses: that
     nothing is lost, and that the cost stays as in the next shorter runs."""
     there = there.assign(foretold=np.nan)
     for family, law in laws.items():

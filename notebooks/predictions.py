@@ -1,4 +1,4 @@
-"""Predictions of the map of `02_regime`: its laws in settings that nobody chose, and the papers'; and what more training leaves.
+"""Predictions of the map of `02_regime`: its laws in settings drawn at random, and the papers'; and what more training leaves.
 
 A protocol's cost in a metric is the reader's own to measure. How it falls with the updates is read off the published map, whose
 ways have rates that are tuned at each length. No family is asked for by name: the ways bracket what is left of a loss.
@@ -19,7 +19,7 @@ from reports.markup import rounded
 
 UNKNOWN = "not known here"
 LAW = "a5dd321b85242ca3ba26726f91a63df31df48a0d"
-"""The commit that last changed what a law is; it alone draws the settings, so that nobody chooses them."""
+"""The commit that last changed what a law is; it alone draws the settings, so that no person chooses them."""
 
 
 def settings(commit: str, lengths: Sequence[int], count: int = 3) -> list[study.Case]:

@@ -1,10 +1,10 @@
-"""The regime of runs that are judged, beside the paper's: how long, how large, how fast, how old.
+"""The regime of runs that are judged, next to the paper's: how long, how large, how fast, how old.
 
     here = [regime.cells(run, [base], workload, brings=auc - frozen) for run, base in ...]
     plots.table(regime.table({"criteo": here}, regime.printed("gba")), regime.CAPTION)
     plots.table(regime.of(data, runs, "persia"), regime.CAPTION)  # of runs that begin from nothing
 
-A paper's own figures lie beside its claims (`regime.yaml`), under the same names: column -> cell -> number.
+A paper's own figures lie next to its claims (`regime.yaml`), under the same names: column -> cell -> number.
 """
 
 import math
@@ -45,7 +45,7 @@ CELLS = {
     "gap": "steps between mixes",
     "conflicts": "rows that were read too early, of all",
 }
-"""What a regime is told by, in the order of a table; a run has what its protocol has."""
+"""The columns of a regime, in the order of a table; a run has what its protocol has."""
 CAPTION = "The regime, the mean over the runs beside the paper's; an arrow marks what is more than four times from it."
 MOST = 400_000
 """Samples whose ids are counted, at most."""
@@ -120,7 +120,7 @@ def paper_regime(paper: str) -> dict[str, dict[str, float]]:
 
 
 def table(ours: Mapping[str, Iterable[Mapping[str, float]]], paper: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-    """A row for each cell, and for each column ours, the mean of its runs, beside the paper's, where it prints any; what strays
+    """A row for each cell, and for each column ours, the mean of its runs, next to the paper's, where it prints any; what strays
     is marked."""
     means = {column: pd.DataFrame(list(runs)).mean() for column, runs in ours.items()}
     shown = [cell for cell in CELLS if any(cell in {**mean, **paper.get(name, {})} for name, mean in means.items())]

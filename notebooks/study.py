@@ -67,7 +67,7 @@ def use(profile: str, device: str = "cpu") -> None:
 
 
 def paper_table(paper: str, name: str) -> Any:
-    """A table as the paper prints it, from `tables.yaml` beside the paper's notebooks."""
+    """A table as the paper prints it, from `tables.yaml` next to the paper's notebooks."""
     return load(paths.notebooks() / paper / "tables.yaml")[name]
 
 
@@ -175,7 +175,7 @@ def _best(tried: Mapping[tuple[float, ...], Sequence[float]]) -> tuple[float, ..
 def _around(
     best: tuple[float, ...], axes: dict[str, list[float]], limits: Mapping[str, tuple[float, float]]
 ) -> Iterator[tuple[float, ...]]:
-    """The settings beside it on each axis, which is made longer where it ends there."""
+    """The settings next to it on each axis, which is made longer where it ends there."""
     for position, (name, values) in enumerate(axes.items()):
         if len(values) < 2:
             continue

@@ -12,7 +12,7 @@ from lib.options.yaml_source import load
 from reports.families import families
 from reports.markup import TEMPLATES
 
-# Hues that colour-blind readers tell apart, dark enough for text on white (4.5 to 1 and more).
+# Hues that colour-blind readers distinguish, dark enough for text on white (4.5 to 1 and more).
 BLUE, VERMILLION, GREEN, PINK = "#0068B0", "#B84A00", "#007A58", "#B0357A"
 ORANGE, SKY, PURPLE, BLACK = "#8A6400", "#00758F", "#6B42A8", "#222222"
 GREY, PALE = "#BDBDBD", "#E4E4E4"

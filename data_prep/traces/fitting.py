@@ -35,7 +35,7 @@ DRAWN = 50
 FEW = 10
 """Periods of which too little is known to trust their times."""
 IN_USE = 0.1
-"""Median share in use below which a machine counts as one that nobody shares."""
+"""Median share in use below which a machine counts as one that is not shared."""
 
 
 class Fit(NamedTuple):
@@ -80,7 +80,7 @@ def fit(trace: Trace) -> Fit:
 def fit_shared(trace: Trace) -> Shared:
     """Machines that others use too: the mean share in use in each hour, one concentration and one hold time.
 
-    Machines that nobody else uses are left out. The concentration is the one whose variance, over all hours, is the
+    Machines that are not shared are left out. The concentration is the one whose variance, over all hours, is the
     trace's; the hold time is that of the triangle, the autocorrelation of what is drawn anew every `hold` seconds, which
     is nearest to the trace's over the first lags. The trace has faster and slower changes than any one hold time."""
     if not trace.daily:

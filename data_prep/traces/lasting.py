@@ -12,7 +12,7 @@ from data_prep.traces.formats import Trace
 LAGS = 20
 """Lags, in the trace's steps, that the correlation is fitted to."""
 LEAST_LAGS = 4
-"""With fewer, two exponentials cannot be told apart."""
+"""With fewer, two exponentials cannot be distinguished."""
 
 
 def grid(values: pd.Series, trace: Trace) -> pd.DataFrame:
@@ -49,7 +49,7 @@ def exponentials(noise: pd.Series, trace: Trace) -> tuple[tuple[float, ...], tup
             (),
             [f"the trace is too short to tell how long its noise lasts ({lags.size} lags): taken as independent"],
         )
-    times = np.geomspace(0.5, 4 * LAGS, 45)  # slower than that, it could not be told from a steady difference
+    times = np.geomspace(0.5, 4 * LAGS, 45)  # slower than that, it could not be distinguished from a steady difference
     # A worker's level was taken out, and with it the mean of what lasts: of a correlation rho, (rho - v) / (1 - v) is left.
     level = np.array([_of_mean(time, int(scores.count().median())) for time in times])[:, None]
     shapes = np.exp(-lags / times[:, None]) - level * (1 - measured)

@@ -19,11 +19,11 @@ def quality(slowdown: Slowdown, trace: Trace, seeds: int = 20) -> dict[str, floa
 
     ks: the distance of the two distributions of the factor, all workers together;
     ks_lognormal: the same for one independent lognormal with the trace's median and spread;
-    q99: the factor's 99 % quantile in the trace, beside that of the slowdown (`q99_played`);
+    q99: the factor's 99 % quantile in the trace, next to that of the slowdown (`q99_played`);
     steady: the largest relative error of a worker's median, mean over the seeds;
     pace: by how much the slowest worker of each step is off, over the mean of all, which is what keeping in step costs; and
     `pace_lognormal`, that of the one lognormal; a step is a sample of each worker, by their order;
-    correlation_1, _5, _20: the factors' autocorrelation at so many steps in the trace, beside that of the slowdown
+    correlation_1, _5, _20: the factors' autocorrelation at so many steps in the trace, next to that of the slowdown
     (`..._played`); of log factors over their worker's (and hour's) mean, as both are measured alike.
     """
     table = trace.table
@@ -71,7 +71,7 @@ def play(slowdown: Slowdown, trace: Trace, seed: int) -> np.ndarray:
 
 def better(slowdown: Slowdown, trace: Trace) -> tuple[Slowdown, tuple[str, ...]]:
     """The slowdown, or one lognormal where that is nearer to what keeping in step costs, and the other is off by more than the
-    modelled clock; and what is to be said of it."""
+    modelled clock; and remarks on it."""
     found = quality(slowdown, trace, seeds=3)
     own, alone = found["pace"], found["pace_lognormal"]
     if not abs(own) > max(CLOCK, abs(alone)):

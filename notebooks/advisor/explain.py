@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from data_prep.traces.formats import Trace
 
 FREE = 1e6
-"""A part that costs nothing is so many times as fast."""
+"""A part that costs nothing is so many times faster."""
 LISTED = 16
 """Workers that are explained one by one, at most: those that compute longest."""
 

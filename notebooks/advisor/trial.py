@@ -39,7 +39,7 @@ class Trial:
         *made, _ = resolve(Options, workload, protocol, cluster, own)
         known = {field.name for field in fields(Options)}
         settings = {name: value for name, value in own.items() if name.partition(".")[0] in known}
-        # Rates are tried until they are too large for somebody.
+        # Rates are tried until they are too large for a protocol.
         return cls(*made, {"evaluations": study.marks(10), "trace": False, "on_nan": "skip"} | settings)
 
     def job(self, rate: float, seed: int, **changed) -> dict:

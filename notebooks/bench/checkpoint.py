@@ -19,7 +19,7 @@ from notebooks.bench.pairs import against, at_most, time_in_turn
 
 
 def checkpoints(rows: int, rounds: int) -> Iterator[dict]:
-    """A table on the way that a run's cuts take, there and back, beside a plain copy of the same file, pair by pair."""
+    """A table on the way that a run's cuts take, there and back, next to a plain copy of the same file, pair by pair."""
     table = Table(16, Adagrad(lr=0.1), seed=0, capacity=rows)
     table.load(some_rows(rows))
     with tempfile.TemporaryDirectory() as root:

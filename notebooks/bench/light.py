@@ -1,4 +1,4 @@
-"""What a step of the light click model costs on a virtual cluster, beside the same model through torch's autograd."""
+"""What a step of the light click model costs on a virtual cluster, next to the same model through torch's autograd."""
 
 import time
 from collections.abc import Iterator

@@ -15,7 +15,7 @@ Work = Callable[[], Any]
 FREE_CORES = 1.8
 """Speed-up of plain arithmetic on two threads from which on a machine has two cores free."""
 _TURNS = 60_000_000
-"""Some hundredths of a second: waking the second thread must be nothing beside it."""
+"""Some hundredths of a second: waking the second thread must be nothing compared with it."""
 
 
 def seconds_of(work: Work) -> float:
@@ -59,7 +59,7 @@ def time_in_turn(theirs: Work, mine: Work, rounds: int) -> list[tuple[float, flo
 def against(
     demanded: float, pairs: Sequence[tuple[float, float]], amount: float, unit: str, cores: float | None = None
 ) -> dict[str, Any]:
-    """How many times faster the second of each pair was, beside what is demanded of it; and both sides' rates, of an `amount` in
+    """How many times faster the second of each pair was, next to what is demanded of it; and both sides' rates, of an `amount` in
     that unit a second.
 
     With `cores`, two threads were at work; if the machine had no two cores free, the figure says nothing and is not judged.

@@ -3,7 +3,7 @@
 A step is a look-up and an update of the same ids: 26 features of 4096 samples, Zipf(1.05) within each feature. "raw" ids are as
 they come, "unique" ones without duplicates, as a run's workers send them; a rate counts the ids of the step. Ours hashes 64-bit
 ids, in the table that `RowStore` makes for a run. Two threads are two threads in each of a peer's calls, and two callers of ours,
-as a server has them, who share the batches. What is demanded stands beside what was measured, and `holds` says how they compare:
+as a server has them, which share the batches. What is demanded stands next to what was measured, and `holds` compares them:
 "machine busy" where two threads were measured and `cores`, what plain arithmetic gains from a second thread at that moment,
 is far from 2.
 """

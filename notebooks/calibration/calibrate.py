@@ -23,7 +23,7 @@ from notebooks.calibration.training_steps import steps
 def calibrate(path: str | Path, quick: bool = False) -> dict:
     """Measure, and write a specification: `worker` and `server` as fields of `Node`, `measured`, `provenance`.
 
-    Returned is what the file holds; beside each figure it says what was measured.
+    Returned is what the file holds; next to each figure it says what was measured.
     """
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():

@@ -8,7 +8,7 @@ import pandas as pd
 from lib import Cluster, Node, Run, VirtualCluster, Workload, train
 
 ENDLESS = 1e18
-"""Bytes or operations per second of what costs nothing beside what was measured."""
+"""Bytes or operations per second of what costs nothing compared with what was measured."""
 
 
 def model_of(run: Run, workload: Workload, speed: float = 1.0) -> dict[str, Node]:

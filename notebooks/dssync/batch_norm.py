@@ -1,7 +1,7 @@
 """What decides whether DS-Sync is above BSP on images: running statistics, the best evaluation in place of the last, or chance.
 
 A run with running statistics trains the same parameters as one without, to the bit, whatever a mix makes of them: they are looked
-at in evaluations alone. So each way of evaluating is set beside the others on the same training.
+at in evaluations alone. So each way of evaluating is set next to the others on the same training.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def claim_table(found: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFram
 
 
 def histories(found: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
-    """Accuracy by samples, a panel for each way; BSP's averaged statistics stand beside pooled ones."""
+    """Accuracy by samples, a panel for each way; BSP's averaged statistics stand next to pooled ones."""
     curves = quality.histories([{"task": "images", **case} for case in found], runs)
     averaged = curves[(curves["protocol"] == "BSP") & (curves["way"] == "naive")]
     return pd.concat([curves, averaged.assign(way="pooled")]).assign(all="")

@@ -60,7 +60,7 @@ def steps_to_target(courses: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_paper(found: pd.DataFrame) -> pd.DataFrame:
-    """BSP's seconds and steps to the target over DS-Sync's, in the mean over the seeds, beside Table 4's."""
+    """BSP's seconds and steps to the target over DS-Sync's, in the mean over the seeds, next to Table 4's."""
     wide = found.pivot_table(index=["task", "workers", "seed"], columns="mode", values=["seconds", "steps"], sort=False)
     times = pd.DataFrame({name: wide[name]["BSP"] / wide[name]["DS-Sync"] for name in ("seconds", "steps")})
     times = times.groupby(["task", "workers"], sort=False).mean()

@@ -1,4 +1,4 @@
-"""Images that come again in every epoch, planted or real, from shards that stay or from all of the data.
+"""Images that come again in every epoch, synthetic or real, from shards that stay or from all of the data.
 
 The released code gives torch's DistributedSampler no epoch, so that a worker has one part of the data, in one order, for ever.
 What two workers can learn from each other is then what the other's part has. Samples that never come again cannot show it.
@@ -38,7 +38,7 @@ FALLS = (*quality.FALLS["images"]["lr_milestones"], 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesAgain(ImageClasses):
-    """So many images, epoch after epoch. Planted ones come as they are; real ones, of a data folder with 32 pixels a side, are
+    """So many images, epoch after epoch. Synthetic ones come as they are; real ones, of a data folder with 32 pixels a side, are
     pooled to 16, and mirrored and moved at random."""
 
     name: ClassVar[str] = "images-again"
@@ -110,7 +110,7 @@ def _stored(real: RealImages, many: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def job(mode: str, shards: str, seed: int, *, passes: int, images: int, rate: float = 0.1, data: str = "") -> dict:
-    """So many passes over the images, with an evaluation after each, at one rate that falls as the paper's. Planted images are
+    """So many passes over the images, with an evaluation after each, at one rate that falls as the paper's. Synthetic images are
     there for the asking, and twice as many judge."""
     workload = ImagesAgain(
         images=images,
@@ -145,7 +145,7 @@ def claim_table(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def regimes(data: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
-    """DS-Sync's regime beside the paper's; what training brings is the best over a guess of ten classes."""
+    """DS-Sync's regime next to the paper's; what training brings is the best over a guess of ten classes."""
     ours = (data["mode"] == "DS-Sync").tolist()
     rows = [
         regime.cells(run, brings=best - 0.1) for run, best, its in zip(runs, data["best"], ours, strict=True) if its

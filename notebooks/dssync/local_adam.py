@@ -1,4 +1,4 @@
-"""What averages of parameters after local steps of Adam lose on clicks, whoever averages: groups, or all sixteen workers at once.
+"""What averages of parameters after local steps of Adam lose on clicks, by what averages: groups, or all sixteen workers at once.
 
 Adam divides a gradient by the root of its mean square. Of one worker's batch that is larger than of the mean gradient of
 all, and so local steps are shorter at one rate. With plain SGD the average of parameters is the average of gradients.
@@ -48,6 +48,6 @@ def run(places: list[study.Case], **shape: int) -> tuple[pd.DataFrame, list[Run]
 
 
 def regimes(data: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
-    """DS-Sync's regime at the workload's own rate beside the paper's; what training brings is the AUC over a half."""
+    """DS-Sync's regime at the workload's own rate next to the paper's; what training brings is the AUC over a half."""
     ours = data[(data["mode"] == "DS-Sync") & (data["rate"] == 1)]
     return regime.comparison(ours.assign(brings=ours["quality"] - 0.5, task=f"clicks, {WORKERS}"), runs, "dssync")

@@ -2,7 +2,7 @@
 
 Four workers as in Table 2, for a quarter of its steps and for all; at BSP's best rate and at DS-Sync's; in
 groups of two, and in one group of all, which averages parameters as well and has nothing of groups. On seeds kept for first
-looks: it explains verdicts and reaches none. The runs, some 20 minutes of two cores, are kept beside this file as a table.
+looks: it explains verdicts and reaches none. The runs, some 20 minutes of two cores, are kept next to this file as a table.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ RULES = {"BSP": AllReduce(), "SSP": HopBS(), "DS-Sync": DSSync(), "one group": D
 BEST, OWN = 1 / 9, 1 / 3
 """BSP's and SSP's best rates over the workload's own, and DS-Sync's, on seeds kept for trials."""
 TIMES = {1: 250 // 4, 4: 250}
-"""Times a quarter of the paper's length -> steps of images, of which clicks have twenty times as many: 1,240, and the paper's
+"""Times a quarter of the paper's length -> steps of images, of which clicks have 20x as many: 1,240, and the paper's
 5,000, as the page has them."""
 TABLE = Path(__file__).with_suffix(".csv")
 

@@ -92,7 +92,7 @@ def run(cases: Mapping[str, tuple[DSSync, int]], seeds: Iterable[int]) -> tuple[
 
 
 def schedules(worlds: Iterable[int], rule: DSSync) -> pd.DataFrame:
-    """For each number of workers its groups' sizes, how soon they mix, and the hops of a round of rings beside all-reduce's."""
+    """For each number of workers its groups' sizes, how soon they mix, and the hops of a round of rings next to all-reduce's."""
     found = []
     for workers in worlds:
         rounds = [rule.groups(round, workers) for round in range(2)]

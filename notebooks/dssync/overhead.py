@@ -44,7 +44,7 @@ Options = Mapping
 
 
 def rules(model: str, buckets: Buckets = "tensor") -> dict[str, Rule]:
-    """BSP and DS-Sync as the paper's code has them; BSP in PyTorch's buckets, after backward and beside it; ASP, whose vectors
+    """BSP and DS-Sync as the paper's code has them; BSP in PyTorch's buckets, after backward and during it; ASP, whose vectors
     travel whole, and a DS-Sync whose vectors do."""
     ddp = max(1, round(4 * sum(MODELS[model]) / BUCKET))
     return {
@@ -108,7 +108,7 @@ def iterations(
 
 def paper_table() -> pd.DataFrame:
     """Table 4's seconds of an iteration, what DS-Sync saves of them in units of D / B, and how many times as long BSP's takes;
-    beside what chunked rings and hops of the whole vector save; and its seconds with sixteen nodes over BSP's with four."""
+    next to what chunked rings and hops of the whole vector save; and its seconds with sixteen nodes over BSP's with four."""
     rows = pd.DataFrame(TABLE_4).T.to_numpy().T
     data = pd.DataFrame([*TABLE_4], columns=["model", "nodes"])
     data["bsp"], data["ds-sync"] = rows[1] / rows[0], rows[3] / rows[2]
@@ -123,8 +123,8 @@ def paper_table() -> pd.DataFrame:
 
 
 def by_size(found: pd.DataFrame) -> pd.DataFrame:
-    """DS-Sync's speed-up with four nodes by the model's size, the largest first, beside Table 4's; and how many numbers a model
-    of so many tensors would have, for a ring of two to save what Table 4's does beside a ring of four."""
+    """DS-Sync's speed-up with four nodes by the model's size, the largest first, next to Table 4's; and how many numbers a model
+    of so many tensors would have, for a ring of two to save what Table 4's does compared with a ring of four."""
     ours = found[(found["protocol"] == "ds-sync") & (found["nodes"] == 4)].groupby("model")["speed-up"].mean()
     printed = paper_table().query("nodes == 4").set_index("model").loc[ours.index]
     latencies = pd.Series({model: 4 * LATENCY * len(MODELS[model]) for model in ours.index})

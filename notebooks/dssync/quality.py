@@ -2,7 +2,7 @@
 
 Settings that the paper gives stay as ratios of ours: the same optimiser, momentum and decay for all modes, one batch size a
 worker. The paper gives all modes one learning rate, with 4 nodes and with 16: here BSP's best with 4 workers, on tuning seeds;
-beside it each mode has its own best.
+next to it each mode has its own best.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -31,7 +31,7 @@ FALLS = {"images": {"lr_milestones": (0.3, 0.6, 0.8), "lr_gamma": 0.2}}
 said; 200 is usual for this network. Questions and clicks have one rate."""
 
 BESIDE = {"images": "loss", "questions": "em", "clicks": "logloss"}
-"""What the tables have beside accuracy, F1 and AUC: log loss of CIFAR-10 and Criteo, exact matches of SQuAD."""
+"""What the tables have besides accuracy, F1 and AUC: log loss of CIFAR-10 and Criteo, exact matches of SQuAD."""
 
 FROZEN = "frozen"
 """A model that stops training where the others begin: from there to the best is all that can be lost."""
@@ -57,9 +57,9 @@ TASKS = {
     "questions": Task(workloads.get("squad-bert", kinds=4, words=8, slots=6, distractors=2, **MANY), "f1"),
     "clicks": Task(workloads.get("criteo-deepfm"), "auc"),
 }
-"""Planted twins of CIFAR-10 for a wide residual network (SGD with momentum), SQuAD for BERT, Criteo for DeepFM (Adam). Questions
-ask for few kinds of words: a network that starts from nothing learns them in a jump, which must be over when a run ends, since
-the paper's was pretrained."""
+"""Synthetic twins of CIFAR-10 for a wide residual network (SGD with momentum), SQuAD for BERT, Criteo for DeepFM (Adam).
+Questions ask for few kinds of words: a network that starts from nothing learns them in a jump, which must be over when a run ends,
+since the paper's was pretrained."""
 
 LONGER = {"questions": 2, "clicks": 20, "clicks, 16": 10}
 """Of a task, or of one with so many workers, times the steps of images: of questions for the same reason, of clicks so that 250
@@ -102,7 +102,7 @@ def task_workload(task: str) -> Workload:
 
 
 def cluster(workload: Workload, workers: int = WORKERS) -> VirtualCluster:
-    """A second a step, beside which nothing that is sent takes long."""
+    """A second a step, compared with which nothing that is sent takes long."""
     node = Node(flops=workload.work().flops, core_memory=1e30)
     return VirtualCluster(workers=workers, worker=node, slowdown=Lognormal(sigma=0.1), collective="ring")
 
@@ -119,7 +119,7 @@ def best(run: Run, task: str) -> float:
 
 def ends(run: Run, task: str, **case) -> dict[str, float]:
     """The quality of a run and, as the paper takes it, the best of its evaluations; its quality by labels; what its last fifth
-    brought, the best of what the paper has beside it, and how long it was. Where the last fifth brings as much as a margin, a
+    brought, the best of what the paper has next to it, and how long it was. Where the last fifth brings as much as a margin, a
     curve is too steep to be judged by it."""
     metric, other = TASKS[task].metric, study.course(run, BESIDE[task])
     steps = run.summary["issued"] / run.provenance["cluster"]["workers"]
@@ -165,7 +165,7 @@ def claim_table(data: pd.DataFrame, own: str = "") -> pd.DataFrame:
 
 
 def regimes(data: pd.DataFrame, runs: Sequence[Run], workers: int) -> pd.DataFrame:
-    """DS-Sync's regime beside the paper's with so many workers; what training brings is BSP's quality minus frozen's."""
+    """DS-Sync's regime next to the paper's with so many workers; what training brings is BSP's quality minus frozen's."""
     frozen = data[data["mode"] == FROZEN].groupby("task")["quality"].mean()
     ours = data[data["mode"] == "DS-Sync"]
     brings = study.baseline(data, "quality", ["task", "seed"], mode="BSP")[data["mode"] == "DS-Sync"]

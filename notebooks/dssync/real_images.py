@@ -1,6 +1,6 @@
 """The deciding experiment, on real images that come again: python -m notebooks.dssync.real_images FOLDER
 
-FOLDER is CIFAR-10 as data_prep wrote it, of which ten thousand images are enough. The courses are kept beside this file, where
+FOLDER is CIFAR-10 as data_prep wrote it, of which ten thousand images are enough. The courses are kept next to this file, where
 the page on images that come again finds them: 30 runs are an hour or more of two cores, which the page is spared.
 """
 

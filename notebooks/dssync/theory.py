@@ -22,7 +22,7 @@ MU, DIM, FAR = 0.25, 16, 3.0
 """Least curvature (the greatest, L, is 1), parameters, the start's distance."""
 GAMMA = max(8 / MU, 2)
 RULES = {"ds-sync": "ds-sync", "bsp": "all-reduce", "alone": None}
-"""Who averages: in groups, all of them, nobody."""
+"""Which workers average: groups, all of them, or none."""
 
 
 def shares(rule: str, workers: int) -> list[np.ndarray]:

@@ -32,7 +32,7 @@ NODES = ("server0", *(f"worker{rank}" for rank in range(WORKERS)))
 """All but the master, where a switch puts the model down. A switch's minutes are those of the model's way too; over the links of
 the training it would be counted twice, and in a shortened day by far too much."""
 CASES = {"day": ("day", 2), "long restart": ("day", 5), "trace": ("trace", 2), "turns": ("turns", 2)}
-"""Case -> the day, and minutes of it that a switch takes beside its pause: for new workers alone, or for a whole job."""
+"""Case -> the day, and minutes of it that a switch takes in addition to its pause: for new workers alone, or for a whole job."""
 MODES = {"all-reduce": protocol("all-reduce", buckets=4), "gba": protocol("gba")}
 """In hindsight's order."""
 WINDOWS = 96

@@ -62,7 +62,7 @@ def switching(task: Task, profile: str, seeds: Iterable[int], others: int = 5) -
     """Base, then every mode's days, then Sync's; and what trains no more after the base, or after Sync's days.
 
     All have one rate, the paper's, but Async, whose Adagrad has its own; Sync after it begins with a fresh Adam. No parity is
-    claimed of modes beside Sync and GBA: they take the first `others` of the seeds."""
+    claimed of modes other than Sync and GBA: they take the first `others` of the seeds."""
     size, starts = task.sizes[profile], bases(task, profile, seeds)
     seeds_of = {mode: [*starts][: None if mode in PAIR else others] for mode in (*size.modes, "frozen", CONTROL)}
     away = study.run(
@@ -225,7 +225,7 @@ PAPER = {
 
 
 def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
-    """Tables 6.1 to 6.8: each mode's AUC minus Sync's on the first day, the last and on average, in thousandths, ours beside
+    """Tables 6.1 to 6.8: each mode's AUC minus Sync's on the first day, the last and on average, in thousandths, ours next to
     the paper's."""
     own = quality(table)
     order = [*dict.fromkeys(table["task"]), *DIRECTIONS, *MODES, "frozen", CONTROL]

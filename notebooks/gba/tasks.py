@@ -52,7 +52,7 @@ HELD = 0.2
 SERVERS = 12 / 100
 """Machines of servers for each worker: in Fig. 7, 800 workers take and bring 300 dense vectors a second (see Figure 1)."""
 LATENCY = 1e-6
-"""50 us beside the paper's batches of 0.15 to 4.4 s (Tab. 5.2, workers * batch / QPS), shortened as our batches are."""
+"""50 us with the paper's batches of 0.15 to 4.4 s (Tab. 5.2, workers * batch / QPS), shortened as our batches are."""
 
 DROPPED = 0.6
 """Of the planted control: half of the gradients cost 16 % of what Figure 6's days bring (two pilot seeds); 20 % are wanted."""
@@ -262,7 +262,7 @@ def chosen(profile: str, names: Iterable[str]) -> dict[str, Task]:
 
 
 def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
-    """What is trained, and how, each beside what the paper has."""
+    """What is trained, and how, each next to what the paper has."""
     columns = {}
     for task in tasks:
         size, paper, full = task.sizes[profile], task.printed, TASKS[task.name]

@@ -75,7 +75,7 @@ def after_switch(task: QuadraticBowl, eta: float, workers: int, at: Mapping[str,
     """The bounds on the loss one step later without a switch and with one, as Eq. 24, 25, 37 and 38 are printed. `at` has the
     loss, the gradient's squared norm there and where Async's gradients were computed (`squared`, `stale`), and Eq. 3's gamma.
 
-    Eq. 25 has one worker's whole variance beside an Nth of it, where a mean over N has the Nth alone."""
+    Eq. 25 has one worker's whole variance in addition to an Nth of it, where a mean over N has the Nth alone."""
     loss, squared = at["loss"], at["squared"]
     noise = eta**2 * task.dim * task.noise**2 / (2 * task.batch_size)
     fresh, own = eta * (1 - eta / 2) * squared, eta / 2 * (1 - at["gamma"]) * squared

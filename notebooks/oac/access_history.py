@@ -14,7 +14,7 @@
 | `began`, `ended` | optional: the store's calls number their beginnings and ends as they come; ended -1: interrupted, it may have written or not |
 | `stage` | optional: the part of a run; each is judged by itself |
 
-All but `kind` and `table` are whole numbers of 64 bits; what is said of some kinds alone may be empty with others.
+All but `kind` and `table` are whole numbers of 64 bits; what only some kinds have may be empty with others.
 """  # noqa: E501 - a table has no line breaks
 
 from functools import partial

@@ -13,7 +13,7 @@ those before. Of a row:
 - stamp going back: an update has a smaller timestamp than what it was made from;
 - garbage read, garbage write: values that no batch had made, and that were not there at first.
 
-Which version somebody had is told by its values, since each update makes others (Elle's way), and timestamps are held against
+Which version a batch had shows in its values, since each update makes others (Elle's way), and timestamps are compared with
 that. Where several updates made the same bytes, as steps do that change nothing, any of them may be meant, and the timestamp
 chooses among them: so what is ambiguous raises no alarm, and a timestamp that moved between equal bytes is believed. In a history
 without values every timestamp is.
@@ -222,7 +222,7 @@ def _in_the_store(store: list[Access], computes: list[Access]) -> Iterator[_Foun
         {step for access in writes if (access.ended < 0) == cut for step in _of_rows(access, access.versions).items()}
         for cut in (False, True)
     )
-    maybe -= to_come  # what only interrupted calls were to write: it is there once somebody has read it
+    maybe -= to_come  # what only interrupted calls were to write: it is there once it has been read
     written: dict[Row, int] = {}
     left: dict[Row, int] = {}
     for row, version, _, access in _in_order(store):

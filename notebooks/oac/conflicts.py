@@ -35,7 +35,7 @@ def expected(workload: Workload, in_flight: int) -> float:
 
 
 def figures(run: Run, **case) -> dict[str, float]:
-    """The share of rows that validation replaced, and the cache's size in batches, beside its bound."""
+    """The share of rows that validation replaced, and the cache's size in batches, next to its bound."""
     summary, rule = run.summary, run.provenance["protocol"]
     most = protocols.get("oac", **{k: rule[k] for k in ("in_flight", "readers", "writers", "queue")}).most_cached
     cached = summary["largest_cache"] * summary["applied"] / summary["rows_read"]

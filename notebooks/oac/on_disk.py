@@ -44,7 +44,7 @@ def train(
 ) -> dict[str, object]:
     """A run over a new store in that folder, its paces, and for a batch MB from the disk and milliseconds of all cores, some of
     which take pages out."""
-    store = RowStore(mapped=str(folder), journal=False)  # nobody goes on with its rows
+    store = RowStore(mapped=str(folder), journal=False)  # nothing goes on with its rows
     job = Job.of(workload, RULES[protocol], LocalCluster(device=device, threads=4), seed=seed, store=store, save=False)
     before, busy = _read_from_disk(), time.process_time()
     with repeatable(device), evicted(folder) if beyond_memory else nullcontext(lambda samples: None) as progress:
@@ -66,7 +66,7 @@ def paces(run: Run) -> dict[str, float]:
 
 
 def equal(run: Run, task: Workload, device: str) -> bool:
-    """Whether a pipeline left what one batch after another leaves there, in the order in which the device computed them."""
+    """Whether a pipeline left what sequential training leaves there, in the order in which the device computed them."""
     with repeatable(device):
         return replay.equal(run, task, device)
 

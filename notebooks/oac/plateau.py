@@ -22,7 +22,7 @@ from notebooks.planted_control import CONTROL, PlantedControl
 from reports.claims import interval
 
 TRUTH = {"rank": 4, "sharpness": 8.0}
-"""Of a planted graph: so sharp and of so few dimensions that its triples, 37 to an entity, can teach it in a few epochs."""
+"""Of a synthetic graph: so sharp and of so few dimensions that its triples, 37 to an entity, can teach it in a few epochs."""
 SHAPE = {"entities": 14_541, "relations": 237, "triples": 272_115, **TRUTH}
 SMALL = {"entities": 400, "relations": 8, "triples": 4_000, **TRUTH}
 """To be tried at smoke."""
@@ -37,8 +37,8 @@ EARLY = 0.7175 / 0.73
 """Of the plateau: what the paper's sequential run has after its first epoch (Fig. 3a)."""
 
 TUNED, OWN, BOTH = "pipelined (tuned)", "pipelined (own rate)", "pipelined (tuned, own rate)"
-"""Asynchrony with as many batches in flight as bring it near the plateau soonest; with all of them, at the rate that is best for
-it; with as many and at such a rate as bring it there soonest. All others have sequential's rate."""
+"""Asynchrony with as many batches in flight as bring it near the plateau fastest; with all of them, at the rate that is best for
+it; with as many and at such a rate as bring it there fastest. All others have sequential's rate."""
 
 UNTRAINED = "untrained"
 """What has learnt nothing: from there to the best is all that can be lost."""
@@ -51,10 +51,10 @@ DROPPED = 0.7
 
 RANKED = {"evaluation_triples": 4_000, "evaluation_candidates": 1_000}
 """As Marius ranks Freebase86m's triples, against a thousand entities, half of them by degree; so many triples that modes can be
-told apart."""
+distinguished."""
 
 SKEW = 0.8
-"""Zipf's exponent of a planted graph's degrees."""
+"""Zipf's exponent of a synthetic graph's degrees."""
 
 
 class Setting(NamedTuple):
@@ -109,7 +109,7 @@ class Study(NamedTuple):
 
     @property
     def around(self) -> list[str]:
-        """The settings beside the paper's; a real graph has the skew that it has."""
+        """The settings next to the paper's; a real graph has the skew that it has."""
         return [name for name, at in AROUND.items() if not page.data() or at.exponent == SKEW]
 
     def job(self, setting: str, mode: str, seed: int, rate: float = 0.1, many: float | None = None) -> dict:
@@ -122,7 +122,7 @@ class Study(NamedTuple):
         return study.job(task, rule, setup.cluster(task), seed, evaluations=evaluations)
 
     def by_rate(self) -> pd.DataFrame:
-        """The plateau of one batch after another, and of untuned asynchrony, by the rate, on a seed kept for tuning."""
+        """The plateau of sequential training, and of untuned asynchrony, by the rate, on a seed kept for tuning."""
         axes = {"rate": (0.03, 0.1, 0.3)}
         return grid_search.curve(self.job, _height, axes, tuning(1), setting=POINTS, mode=("sequential", "pipelined"))
 

@@ -1,7 +1,7 @@
 """A pipeline of plain dictionaries, every order in which batches can come, and pipelines that are wrong in one thing.
 
 The rule is the real one; store, device and cache are a few lines each, so that all orders of three batches' steps can be played
-and what a careless store or device does can be written down. What is told of an order is its history alone.
+and what a careless store or device does can be written down. Of an order its history alone is known.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -29,7 +29,7 @@ def digest_of(left: dict) -> str:
 
 @one_thread()
 def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "cpu") -> dict:
-    """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them."""
+    """Sequential training in the given order: rows, optimiser state and timestamps, as a pipeline leaves them."""
     tables = {
         name: RowStore().table(name, spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)
         for name, spec in workload.tables().items()

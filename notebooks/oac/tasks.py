@@ -5,7 +5,7 @@ and so many triples to an entity give as many batches to an epoch. All speeds ar
 that a batch is read, sent, computed and written in the seconds that the paper's would take.
 
 How fast the machine is the paper does not say; its seconds do. Setup 1's are met in two ways, by a slow host and by a slow
-device (`HOST`, `DEVICE`), and what either foretells of setup 2 was not fitted. Click models run on the same machines, beyond the
+device (`HOST`, `DEVICE`), and what either predicts for setup 2 was not fitted. Click models run on the same machines, beyond the
 paper.
 """
 
@@ -53,7 +53,7 @@ the other 98."""
 DEVICE = Machine(memory=51.1e9, pcie=12e9, device=0.0453)
 """The device is. A step lasts 107 ms, and the host what PCIe leaves of the other 98."""
 ESTIMATED = Machine(memory=100e9, pcie=12e9, width=2 * DIM)
-"""Of data sheets, with Adagrad's state on its way beside each value. Its 133 ms of PCIe and a stage of 107 are more than 205
+"""Of data sheets, with Adagrad's state on its way with each value. Its 133 ms of PCIe and a stage of 107 are more than 205
 together, so it is not the paper's machine."""
 MACHINES: Mapping[str, Machine] = {"host": HOST, "device": DEVICE, "estimated": ESTIMATED}
 
@@ -132,7 +132,7 @@ SETUPS: Mapping[str, Setup] = {
 
 def paces(seconds: Mapping[str, float]) -> dict[str, float]:
     """Of a batch's stages: its milliseconds one after another; those of the longest stage, where reading and writing share the
-    host; and how many times as fast a pipeline is."""
+    host; and how much faster a pipeline is."""
     alone = sum(seconds.values())
     longest = max(seconds["read"] + seconds["write"], seconds["transfer"], seconds["compute"])
     return {"one after another": 1e3 * alone, "pipelined": 1e3 * longest, "times as fast": alone / longest}
@@ -152,7 +152,7 @@ def predicted_speedups() -> pd.DataFrame:
 
 
 def over_three() -> pd.DataFrame:
-    """How many milliseconds reading and writing together may last for setup 2 to be over three times as fast, by those of a step,
+    """How many milliseconds reading and writing together may last for setup 2 to be over 3x as fast, by those of a step,
     with the way there and back of `HOST`: (host + ways + step) / max(host, step) > 3."""
     ways = 1e3 * 2 * SETUPS["setup 2"].seconds(HOST)["transfer"]
     rows = [

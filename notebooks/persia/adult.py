@@ -1,4 +1,4 @@
-"""A task of the shape of UCI's Adult, which Persia's tutorial begins with: small enough for a minute, planted, not downloaded."""
+"""A task of the shape of UCI's Adult, which Persia's tutorial begins with: it takes a minute and synthetic data alone."""
 
 from lib import LocalCluster, Workload, workloads
 from lib.protocols.persia import Hybrid

@@ -28,7 +28,7 @@ POOLING = 1.0
 MOST = 30
 """Ids of a group that a sample has."""
 PREDICTED_FROM = 16
-"""Batches by whose ids the work of each server is foretold."""
+"""Batches by whose ids the work of each server is predicted."""
 
 
 def workload(seed: int, batch: int, steps: int, width: int) -> Workload:

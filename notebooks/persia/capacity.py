@@ -133,8 +133,8 @@ class Caller:
 def serve(tasks: Mapping[str, CoinFlips], rows: int, *, turns: int, batches: int = 8) -> pd.DataFrame:
     """Fill one server with so many of the likeliest rows, then let two workers pull and push batches of each task, turn by turn.
 
-    What is told: the ids a second that samples hold; the share of them that is sent, each once a batch; the share of these for
-    which another row goes; rows and bytes then.
+    What is reported: the ids a second that samples hold; the share of them that is sent, each once a batch; the share of
+    these for which another row goes; rows and bytes then.
     """
     largest = max(tasks.values(), key=lambda task: task.each)
     callers = 2
@@ -149,7 +149,7 @@ def serve(tasks: Mapping[str, CoinFlips], rows: int, *, turns: int, batches: int
         for ranks in _ranks(min(rows, largest.fields * largest.each)):
             await workers[0].fill(ids_of(ranks // largest.fields, ranks % largest.fields))
         found, gone = [], (await handle.holds())[-1]
-        for turn in range(-1, turns):  # what is called for the first time takes longer, and is not told
+        for turn in range(-1, turns):  # what is called for the first time takes longer, and is not reported
             for name, task in tasks.items():
                 drawn = [task.batch(0, (turn + 1) * batches + index) for index in range(batches)]
                 begin = time.perf_counter()

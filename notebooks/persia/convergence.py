@@ -51,7 +51,7 @@ def histories(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def by_rareness(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int], samples: int) -> pd.DataFrame:
-    """AUC minus sync's on Criteo's task with several times as many ids of a field: a column for each mode, a row for each
+    """AUC minus sync's on Criteo's task with several times more ids of a field: a column for each mode, a row for each
     number of samples per id."""
 
     def rare_job(times: int, protocol: str, seed: int) -> dict:
@@ -68,7 +68,7 @@ def by_rareness(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int]
 
 
 def beside_paper(data: pd.DataFrame) -> pd.DataFrame:
-    """Each mode's mean AUC minus sync's of the same seed, in hundredths, beside Table 2's."""
+    """Each mode's mean AUC minus sync's of the same seed, in hundredths, next to Table 2's."""
     ours = 100 * data.groupby(["task", "protocol"], sort=False)["auc less sync's"].mean().unstack().drop(columns="sync")
     paper = pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(ours.index)]
     theirs = 100 * paper.sub(paper["sync"], axis=0).drop(columns="sync")
@@ -79,8 +79,8 @@ def beside_paper(data: pd.DataFrame) -> pd.DataFrame:
 def time_to_auc(
     cases: Sequence[study.Case], runs: Sequence[Run], same: Sequence[str] = SEED, share: float = 0.1
 ) -> pd.DataFrame:
-    """A row for each run but the frozen ones: what it took to sync's AUC of the `same` task and seed, less a `share` of what sync
-    brought: by default a tenth, parity's margin.
+    """A row for each run but the frozen ones: what it took to sync's AUC of the `same` task and seed minus a `share` of what
+    sync brought: by default a tenth, parity's margin.
 
     `times as fast as sync` is 0 where that is never reached. It is how many samples sync needs over the mode's own, times how
     many more of them the mode trains in a second.

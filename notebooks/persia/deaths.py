@@ -22,7 +22,7 @@ from notebooks.planted_control import CONTROL, PlantedControl
 DAYS = 20
 """In a pass: the finest share of it at which it can be parted. The teacher turns as much as in five days of the other tasks."""
 SAVE, DEATH = 12, 14
-"""Days after which the newest save was made, of one in every three days, and after which somebody dies."""
+"""Days after which the newest save was made, of one in every three days, and after which a node dies."""
 
 WITH_EMBEDDING_WORKERS = "hybrid, embedding workers"
 """The hybrid whose rows come by way of embedding workers, one for each server."""

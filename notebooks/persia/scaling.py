@@ -16,7 +16,7 @@ from notebooks.persia.tasks import MODES, speed_job
 
 def step_parts(job: Mapping) -> dict[str, float]:
     """Seconds of the parts of a step, from operations, bytes and latencies alone: to compute, to average the network, both where
-    buckets are averaged beside backward, how much of it crosses what rows cross, to step the network, to bring a machine's rows,
+    buckets are averaged during backward, how much of it crosses what rows cross, to step the network, to bring a machine's rows,
     or to take their gradients back, one GPU's part of that, and how long servers answer the other machines before the last."""
     task, cluster = job["workload"], job["cluster"]
     node, machines = cluster.worker, len(cluster.uplinks) or cluster.workers
@@ -42,15 +42,15 @@ def step_parts(job: Mapping) -> dict[str, float]:
 
 
 def predict(job: Mapping) -> dict[str, float]:
-    """How many times as fast as sync the hybrid is, by hand.
+    """The hybrid's speed as a multiple of sync's, by hand.
 
     The bound is what no system can pass, (C + A + 2 R) / max(C, A + R): sync does one part after the other, and all rows of a
     machine are there at once. Four things keep the simulator from it:
 
     - An interface carries one GPU's rows after the other's. So the last GPU of a machine begins when all rows have come, and when
       it has computed its own are the last to go back: the others' went while it computed.
-    - Those go beside the average, of which what crosses the interface has half of it meanwhile.
-    - The last buckets are averaged after backward, beside whatever rows are queued then.
+    - Those go during the average, of which what crosses the interface has half of it meanwhile.
+    - The last buckets are averaged after backward, together with the rows that are queued then.
     - Servers answer one machine after the other, and the network takes its step.
     """
     part = step_parts(job)

@@ -1,4 +1,4 @@
-"""What Persia's experiments train, in which modes and on which machines; each beside what the paper says of it.
+"""What Persia's experiments train, in which modes and on which machines; each next to what the paper says of it.
 
 The paper names its machines, networks and dense parameters, and neither batches nor optimisers nor the rows' width. A row of 16
 numbers is what Criteo's 540 million sparse parameters come to over its 34 million ids. Nothing here is fitted to a result.
@@ -34,8 +34,8 @@ MODES: Mapping[str, Rule] = {
 }
 """Figure 3's four modes, sync with the dense part on servers as XDL has it, PaddlePaddle's as we read it, and what trains
 nothing: from there to sync is all that can be lost. Async reads as far ahead as the hybrid does, so that the dense part alone
-tells them apart. The planted control loses 0.020 of what training brings on Criteo, 0.038 on Taobao and 0.023 on Avazu, where the
-margin is 0.01 (`planted_control.dose`, two tuning seeds)."""
+distinguishes them. The planted control loses 0.020 of what training brings on Criteo, 0.038 on Taobao and 0.023 on Avazu, where
+the margin is 0.01 (`planted_control.dose`, two tuning seeds)."""
 
 GPUS = 8
 """Workers of Figures 6 and 7 (Sec. 6.1)."""

@@ -1,4 +1,4 @@
-"""A shadow beside its foreground twins by alpha: each mode at its own best, and all at one.
+"""A shadow next to its foreground twins by alpha: each mode at its own best, and all at one.
 
 In a foreground mix a replica stands still, and nothing is lost by going all of the way. A shadow's replica trains on meanwhile,
 and what it learnt then is what a large alpha gives up. So one alpha for all is kinder to the one or to the other.

@@ -19,7 +19,7 @@ from notebooks.shadowsync import tasks
 PLACEMENTS = ("uniform", "by-group", "by-cost")
 
 FREE = "never full"
-"""Packed by cost, on servers that look up a thousand times as fast: nobody waits for them."""
+"""Packed by cost, on servers that look up 1000x as fast: nothing waits for them."""
 
 TRAINERS = 4
 

@@ -2,7 +2,7 @@
 trained on, and NE of new ones.
 
 The paper's train NE is of a whole pass, a hundred thousand times as long: there the first steps weigh nothing. Here they, in
-which seeds differ most, would decide it, so it is taken over the second half.
+which seeds differ most, would decide it, and is taken over the second half.
 
 NE of new examples is that of the average of all trainers' copies, which the paper names as an alternative to the one copy that
 it returns. A copy that was mixed some steps ago is not as good as it was then: how long ago decides more of a difference between
@@ -60,7 +60,7 @@ def trend(
 
 
 def rises(models: pd.DataFrame) -> pd.DataFrame:
-    """How far each protocol's NE with more trainers is above that with the fewest, in per cent, beside Table 3."""
+    """How far each protocol's NE with more trainers is above that with the fewest, in per cent, next to Table 3."""
     few, columns = models["trainers"].min(), {"train_ne": "train", "ne": "eval"}
     above = {
         column: models[name] / study.baseline(models, name, ["protocol", "seed"], trainers=few)
@@ -74,7 +74,7 @@ def rises(models: pd.DataFrame) -> pd.DataFrame:
 
 def claim_table(models: pd.DataFrame, one: str = "", others: Iterable[str] = ()) -> pd.DataFrame:
     """As claims read them: a subject for each protocol with each number of trainers; and for each of the `others` the `one` that
-    is beside it once more, so that each pair is a case. Rises are above the fewest trainers', as shares."""
+    is next to it once more, so that each pair is a case. Rises are above the fewest trainers', as shares."""
     pairs = [models[models["protocol"] == one].assign(protocol=f"{one} beside {other}") for other in others]
     found = pd.concat([models, *pairs], ignore_index=True)
     for name, rise in (("train_ne", "train rise"), ("ne", "rise")):
@@ -85,7 +85,7 @@ def claim_table(models: pd.DataFrame, one: str = "", others: Iterable[str] = ())
 
 
 def regimes(models: pd.DataFrame, runs: Sequence[Run], base: str = "s-easgd") -> pd.DataFrame:
-    """The regime of the `base` protocol's runs by trainers, beside the paper's. Predicting the mean click rate has an NE of
+    """The regime of the `base` protocol's runs by trainers, next to the paper's. Predicting the mean click rate has an NE of
     1, and training brings what is below it."""
     ours = models[models["protocol"] == base]
     crews = base + ", " + ours["trainers"].astype(str) + " trainers"
@@ -93,7 +93,7 @@ def regimes(models: pd.DataFrame, runs: Sequence[Run], base: str = "s-easgd") ->
 
 
 def differences(models: pd.DataFrame, base: str) -> pd.DataFrame:
-    """The entropies of the others less the `base` protocol's with the same trainers and seed: worlds differ by far more than
+    """The entropies of the others minus the `base` protocol's with the same trainers and seed: worlds differ by far more than
     protocols do."""
     found = study.differences(models, ["train_ne", "ne", ONE_COPY], ["trainers", "seed"], protocol=base)
     return found[found["protocol"] != base]

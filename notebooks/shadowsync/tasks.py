@@ -1,4 +1,4 @@
-"""What ShadowSync's experiments train, on what, and at which settings; each beside what the paper says of it.
+"""What ShadowSync's experiments train, on what, and at which settings; each next to what the paper says of it.
 
 The cluster's times follow from figures that the paper prints: 50 MB of dense parameters, links of 25 Gbit/s, 24 threads a
 trainer, and how many steps lie between two synchronisations of S-EASGD (Fig. 5's text), from which follows how long a step takes.
@@ -67,7 +67,7 @@ STORE = RowStore(pooling="server", placement="by-cost", locking="none")
 
 
 def workload(samples: int, **options) -> Workload:
-    """A DLRM as the paper draws it, over planted multi-hot clicks."""
+    """A DLRM as the paper draws it, over synthetic multi-hot clicks."""
     sizes = {"fields": len(FIELDS["pooling"]), **FIELDS, "batch_size": BATCH, "days": 1, "drift": 0.0, "exponent": 1.1}
     shape = {"network": "dlrm", "dim": 8, "hidden": (64, 32)}
     rates = dict.fromkeys(("dense_optimizer", "row_optimizer"), Adagrad(lr=0.03))
@@ -156,7 +156,7 @@ def timing(task: Workload, protocol: Rule, there: VirtualCluster, seed: int) -> 
 
 
 def speed_job(protocol: Rule, trainers: int, seed: int, *, each: int, **pace) -> dict:
-    """A timing run in which each thread makes so many steps; of its messages, rows are a small share beside the wide MLPs."""
+    """A timing run in which each thread makes so many steps; rows are a small share of its messages, next to the wide MLPs."""
     samples = each * trainers * protocol.worker_threads * BATCH
     alone = workload(samples, evaluation_samples=100, hidden=(512, 256), world=seed)
     return timing(alone, protocol, cluster(alone, trainers, **pace), seed)
@@ -171,7 +171,7 @@ def copy_bytes(job: Mapping) -> int:
 def paced_cluster(
     trainers: int, threads: int, servers: int, steps: float, build: Callable[..., Workload] = workload
 ) -> VirtualCluster:
-    """A cluster on which a trainer of so many threads makes `steps` a second, to a few per cent, beside S-EASGD's shadow: with
+    """A cluster on which a trainer of so many threads makes `steps` a second, to a few per cent, with S-EASGD's shadow: with
     what rows take on their way and wait behind copies. A thread's own part of a step is what timing runs leave for it."""
     task = build(20 * threads * trainers * BATCH, evaluation_samples=100)
     shadow = rule("s-easgd", servers=servers, threads=threads)
@@ -202,7 +202,7 @@ def job(
     build: Callable[..., Workload] = workload,
     **options,
 ) -> dict:
-    """A run that learns in one pass, on machines on which `threads` of a trainer (default: all) make `steps` a second beside
+    """A run that learns in one pass, on machines on which `threads` of a trainer (default: all) make `steps` a second next to
     the shadow of S-EASGD with so many sync servers; `options` are the workload's."""
     machines, task = (
         paced_cluster(trainers, threads or protocol.worker_threads, servers, steps, build),

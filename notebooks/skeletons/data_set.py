@@ -37,7 +37,7 @@ class Mine(ClickLog):
     @classmethod
     def day_of(cls, part: Part, at: np.ndarray, rows: Rows) -> np.ndarray:
         day = rows.numbers[:, 0]
-        return np.where((day >= 0) & (day < cls.days), day, -1)  # -1: the row is set aside, and told of
+        return np.where((day >= 0) & (day < cls.days), day, -1)  # -1: the row is set aside, and reported
 
     @classmethod
     def twin(cls, raw: Path, rows: int, seed: int) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Mine(ServerRule):
     """Updates that may come between reading the parameters and the gradient's arrival."""
 
     def on_push(self, state, push):
-        # Count it first; then say of each gradient once, now or later, what becomes of it.
+        # Count it first; then decide about each gradient once, now or later, what becomes of it.
         if state.step - push.read > self.limit:
             return state.drop(push), (Drop((push,)),)
         return state.receive(push).release(), (Apply((push,), (1.0,), 1),)

@@ -87,7 +87,7 @@ def run_facts(experiment: Experiment) -> dict[str, Any]:
 
 
 def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
-    """Hash what a notebook's results follow from: its cells, lib, and the modules and data beside it, but not this package."""
+    """Hash what a notebook's results follow from: its cells, lib, and the modules and data next to it, but not this package."""
     beside = experiment.path.parent.glob("*.yaml") if experiment.paper else ()
     parts = {
         "cells": [(cell["cell_type"], source(cell)) for cell in read(experiment.path)["cells"]],
