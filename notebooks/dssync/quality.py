@@ -58,7 +58,7 @@ TASKS = {
     "clicks": Task(workloads.get("criteo-deepfm"), "auc"),
 }
 """Synthetic twins of CIFAR-10 for a wide residual network (SGD with momentum), SQuAD for BERT, Criteo for DeepFM (Adam).
-Questions ask for few kinds of words: a network that starts from nothing learns them in a jump, which must be over when a run ends,
+Questions ask for few kinds of words: a network that starts from nothing learns them in a jump, which must be over when a run is,
 since the paper's was pretrained."""
 
 LONGER = {"questions": 2, "clicks": 20, "clicks, 16": 10}
