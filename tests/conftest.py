@@ -87,11 +87,11 @@ def own_memory(monkeypatch):
 def joined_ray():
     """Ray, started once for all tests in a row that need it: a RayCluster joins what is initialised."""
     ray = pytest.importorskip("ray")
-    from lib.cluster.ray.cluster import start
+    from lib.cluster.ray.cluster import start_ray
 
     if not ray.is_initialized():
         quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
-        start(None, {"address": "local", "num_cpus": 2, "object_store_memory": 200 * 2**20, **quiet})
+        start_ray(None, {"address": "local", "num_cpus": 2, "object_store_memory": 200 * 2**20, **quiet})
     return ray
 
 

@@ -153,7 +153,7 @@ class Site(ABC):
         the host waits for it."""
         return await self.compute(work, function, *args)
 
-    async def staged(
+    async def compute_in_stages(
         self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
     ) -> Any:
         """`compute`, for a function that delivers its result in stages: `function(*args, deliver)` calls `deliver(k, part)`, and
@@ -161,7 +161,7 @@ class Site(ABC):
         loop = asyncio.get_running_loop()
         return await self.compute(work, function, *args, lambda k, part: loop.call_soon_threadsafe(emit, k, part))
 
-    def message(self, tensor: torch.Tensor) -> Any:
+    def to_message(self, tensor: torch.Tensor) -> Any:
         """What other parts are sent of a tensor: an array; where all parts share a process, one on the tensor's device."""
         return np.asarray(native(tensor))
 
@@ -173,14 +173,14 @@ class Site(ABC):
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         """Return every member's one-dimensional array, by ascending rank; they may differ in length."""
 
-    def shared(self, key: str, make: Callable[[], Any]) -> Any:
+    def shared_object(self, key: str, make: Callable[[], Any]) -> Any:
         """Return an object that parts share, and that they use inside `compute` alone; `make` makes it at first."""
         if key not in self.objects:
             self.objects[key] = make()
         return self.objects[key]
 
     @abstractmethod
-    def survivor(self, key: str, make: Callable[[str | None], Any]) -> Any:
+    def persistent_object(self, key: str, make: Callable[[str | None], Any]) -> Any:
         """Return what of a part that returns outlives this node's process: `make(name)` finds it under a name that is unique on
         its machine. Where all nodes share a process it is an object, made once by `make(None)`."""
 
@@ -327,7 +327,7 @@ class Cluster(Checked, ABC):
     @abstractmethod
     def open(self, seed: int, workers: int) -> World: ...
 
-    def stretch(self, seed: int, node: str) -> Callable[[float, float], float] | None:
+    def slowdown_function(self, seed: int, node: str) -> Callable[[float, float], float] | None:
         """Return the function of a start and seconds that says how long a worker takes; None for nodes that nothing slows."""
         rank, even = rank_of(node), self.slowdown == Lognormal(sigma=0.0) and not self.speeds
         if rank is None or even:
@@ -387,7 +387,7 @@ def _array_fields(kind: type) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind) if each.name not in weightless) if is_dataclass(kind) else ()
 
 
-def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
+def run_in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
     """Run `target` in a thread of its own (in Jupyter this one already runs an event loop) and return its result.
 
     Ctrl-C calls `interrupt`, waits for the thread to clean up, and is raised here."""

@@ -51,7 +51,7 @@ class Passage:
                 queue.passing.append((begin, end, min(float(self._alone[place]) / (end - begin), 1.0)))
 
 
-def carry_out(
+def schedule_transfers(
     steps: Sequence[Transfer], members: Sequence[Interface], ready: np.ndarray, limit: float = float("inf")
 ) -> np.ndarray:
     """Transfers among some interfaces that depend on one another: a node sends what it has received in the steps before.
@@ -88,7 +88,7 @@ def ring(machines: Sequence[int], size: float) -> list[Transfer]:
     return [step] * (2 * (workers - 1))
 
 
-def whole_ring(machines: Sequence[int], size: float) -> list[Transfer]:
+def unchunked_ring(machines: Sequence[int], size: float) -> list[Transfer]:
     """W hops to gather the sum and come back to its owner, W - 1 to show it to the others."""
     workers = len(machines)
     return [_hop(hop % workers, (hop + 1) % workers, size) for hop in range(2 * workers - 1)]
@@ -109,7 +109,7 @@ def tree(machines: Sequence[int], size: float) -> list[Transfer]:
     return [*first, *halving, *reversed(halving), *last]
 
 
-def whole_tree(machines: Sequence[int], size: float) -> list[Transfer]:
+def unchunked_tree(machines: Sequence[int], size: float) -> list[Transfer]:
     """A binary tree, level by level: a parent takes its two children one after the other (2 hops a level), and shows both
     the result at once (1 hop). Levels are whole numbers: log W is rounded up."""
     levels = math.ceil(math.log2(len(machines)))
@@ -133,8 +133,8 @@ def hierarchical(machines: Sequence[int], size: float) -> list[Transfer]:
 ALGORITHMS: dict[str, Callable[[Sequence[int], float], list[Transfer]]] = {
     "ring": ring,
     "tree": tree,
-    "whole-ring": whole_ring,
-    "whole-tree": whole_tree,
+    "whole-ring": unchunked_ring,
+    "whole-tree": unchunked_tree,
     "hierarchical": hierarchical,
 }
 """Of the machine of each member, and of bytes."""

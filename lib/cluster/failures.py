@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Ge, Le
 
 from lib import streams
-from lib.cluster.slowdowns import Duration, Pace
+from lib.cluster.slowdowns import Duration, PiecewiseSpeed
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Finite, Share
 from lib.options.units import Seconds
@@ -75,10 +75,10 @@ class Failure(Checked):
     def duration(self) -> float:
         return math.inf if self.lasts is None else self.lasts
 
-    def hits(self, node: str) -> bool:
+    def affects_node(self, node: str) -> bool:
         return matches(self.node, node)
 
-    def cuts(self, one: str, other: str) -> bool:
+    def affects_connection(self, one: str, other: str) -> bool:
         """Whether it is about the connection of these two."""
         ends = self.connection
         pairs = ((one, other), (other, one))
@@ -126,7 +126,7 @@ class Window(NamedTuple):
     """How many times as long everything takes; inf: nothing happens."""
 
 
-class Outages(Pace):
+class Outages(PiecewiseSpeed):
     """The speed of a node that hangs or slows down from time to time, or of a connection that dies."""
 
     def __init__(self, windows: Iterable[Iterator[Window]]):
@@ -163,7 +163,7 @@ class NodeFailures:
 
     def __init__(self, failures: Sequence[Failure], seed: int, node: str, patience: float, batches: int = 0):
         """`batches`: the number that the node had computed before its current start."""
-        self._failures = [(number, failure) for number, failure in enumerate(failures) if failure.hits(node)]
+        self._failures = [(number, failure) for number, failure in enumerate(failures) if failure.affects_node(node)]
         self._seed, self._node, self._patience = seed, node, patience
         self.batches = batches
         outages = self._windows(lethal=False)
@@ -217,7 +217,8 @@ class Connection:
 
     def __init__(self, failures: Sequence[Failure], mishaps: Mishaps, seed: int, source: str, target: str):
         ends = " - ".join(sorted((source, target)))
-        deaths = [each.windows(seed, ends, number) for number, each in enumerate(failures) if each.cuts(source, target)]
+        here = ((number, each) for number, each in enumerate(failures) if each.affects_connection(source, target))
+        deaths = [each.windows(seed, ends, number) for number, each in here]
         self._outages = Outages(deaths) if deaths else None
         self._mishaps = mishaps
         self._draw = streams.stream(seed, "messages", source, target) if mishaps else None
@@ -233,7 +234,7 @@ class Connection:
     def restore(self, state: dict[str, Any]) -> None:
         self._draw, self._last = state["draw"], state["last"]
 
-    def arrival(self, sent: float, arrives: float) -> float:
+    def arrival_time(self, sent: float, arrives: float) -> float:
         """Return when a message really arrives that was sent at `sent` and should arrive at `arrives`; all in seconds after
         the training started."""
         if not self:
@@ -281,7 +282,7 @@ class FailureSchedule:
         """Kill a worker that has computed that many batches, if its plan says so."""
         if plan := self._plans.get(node):
             for failure in plan.deaths_at_batch(batches):
-                self._strike(node, failure.duration)
+                self._kill_node(node, failure.duration)
 
     def is_dead(self, node: str) -> bool:
         return node in self._returns
@@ -329,9 +330,9 @@ class FailureSchedule:
         if window is not None:
             self._next[node] = window
             lasts = window.end - window.start
-            self._timers[node] = loop.call_at(self.start + window.start, self._strike, node, lasts)
+            self._timers[node] = loop.call_at(self.start + window.start, self._kill_node, node, lasts)
 
-    def _strike(self, node: str, lasts: float) -> None:
+    def _kill_node(self, node: str, lasts: float) -> None:
         self.pause(node)
         if node not in self._returns:
             self._returns[node] = asyncio.get_running_loop().time() + lasts

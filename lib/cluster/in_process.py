@@ -33,16 +33,16 @@ class NodeContext:
         the node was dead before: so a caller of several nodes meets the error where it awaits all of them."""
         if self.ended:
             coroutine.close()
-            return self._lost()
+            return self._raise_node_lost()
         task = asyncio.get_running_loop().create_task(coroutine)
         self.calls[task] = None
         task.add_done_callback(self.calls.pop)
-        return self._outcome(task)
+        return self._await_result(task)
 
-    async def _lost(self) -> NoReturn:
+    async def _raise_node_lost(self) -> NoReturn:
         raise NodeLost(self.node)
 
-    async def _outcome(self, call: asyncio.Task) -> Any:
+    async def _await_result(self, call: asyncio.Task) -> Any:
         """The call's result. A caller that is cancelled itself ends as cancelled, even if this node has died as well."""
         try:
             return await asyncio.shield(call)
@@ -76,20 +76,20 @@ class InProcessCollectives:
         self._open: dict[str, tuple[Meeting, dict[int, tuple[np.ndarray, asyncio.Future]]]] = {}
         self._generation = generation
 
-    def lose(self, rank: int) -> None:
+    def fail_collectives_of(self, rank: int) -> None:
         """Fail the collectives that a dead worker has not joined."""
         for key, (meeting, brought) in list(self._open.items()):
             if rank in meeting.members and rank not in brought:
                 del self._open[key]
                 for _, waiting in brought.values():
                     if not waiting.done():
-                        waiting.set_exception(_member_lost(meeting))
+                        waiting.set_exception(_member_lost_error(meeting))
 
     async def reduce(self, meeting: Meeting, kind: str, rank: int, mine: np.ndarray, function: Callable) -> Any:
         """Return `function` of the members' arrays by rank, once the last member has joined."""
         key = f"{kind} {meeting.key}"
         if self._generation and key not in self._open and self._has_lost(meeting):
-            raise _member_lost(meeting)
+            raise _member_lost_error(meeting)
         _, brought = self._open.setdefault(key, (meeting, {}))
         waiting = asyncio.get_running_loop().create_future()
         brought[rank] = mine, waiting
@@ -108,11 +108,11 @@ class InProcessCollectives:
         return any(self._generation(member) > generation for member, generation in members)
 
 
-def _member_lost(meeting: Meeting) -> MemberLost:
+def _member_lost_error(meeting: Meeting) -> MemberLost:
     return MemberLost(f"a member of {meeting.members} died before they met")
 
 
-def own(array: np.ndarray) -> np.ndarray:
+def private_copy(array: np.ndarray) -> np.ndarray:
     """A copy of an array for its receiver."""
     return array if _is_phantom(array) else array.copy()
 
@@ -132,23 +132,23 @@ def _is_phantom(array: np.ndarray) -> bool:
     return array.size > 1 and not any(array.strides)
 
 
-class ProcessSite(Site):
+class InProcessSite(Site):
     """A node of this process."""
 
-    def __init__(self, world: ProcessWorld, node: str):
+    def __init__(self, world: InProcessWorld, node: str):
         self.world, self.context = world, NodeContext(node)
         self.fails = world.cluster.fails
         """Whether anything may go wrong here."""
-        self.survivors: dict[str, Any] = {}
+        self.persistent_objects: dict[str, Any] = {}
 
     failures: NodeFailures
 
-    message = staticmethod(native)
+    to_message = staticmethod(native)
 
-    def survivor(self, key: str, make: Callable[[str | None], Any]) -> Any:
-        if key not in self.survivors:
-            self.survivors[key] = make(None)
-        return self.survivors[key]
+    def persistent_object(self, key: str, make: Callable[[str | None], Any]) -> Any:
+        if key not in self.persistent_objects:
+            self.persistent_objects[key] = make(None)
+        return self.persistent_objects[key]
 
     def progress(self, samples: int) -> None:
         self.world.report(samples)
@@ -161,53 +161,53 @@ class ProcessSite(Site):
         records = self.context.end()
         self.generation += 1
         self.context = NodeContext(self.node, self.generation)
-        self._forget()
+        self._clear_memory()
         return records
 
     @abstractmethod
-    def _forget(self) -> None:
+    def _clear_memory(self) -> None:
         """Empty the node's memory."""
 
 
 class PartSlot:
     """A part on its node, in one generation after the other if it returns."""
 
-    def __init__(self, site: ProcessSite, make: Callable[[], Any]):
+    def __init__(self, site: InProcessSite, make: Callable[[], Any]):
         self.site, self._make = site, make
         self.retries: Retries | None = None
-        self.put()
+        self.make_part()
 
-    def put(self) -> None:
+    def make_part(self) -> None:
         self.part, self.context = self._make(), self.site.context
         self.context.parts.append(self.part)
 
 
-class ProcessHandle(Handle):
+class InProcessHandle(Handle):
     """A part of this process, as it is called from one of its nodes."""
 
-    def __init__(self, caller: ProcessSite, slot: PartSlot):
+    def __init__(self, caller: InProcessSite, slot: PartSlot):
         self._caller, self._site, self._slot, self.retries = caller, slot.site, slot, slot.retries
 
-    def bind(self, site: ProcessSite) -> ProcessHandle:
+    def bind(self, site: InProcessSite) -> InProcessHandle:
         return type(self)(site, self._slot)
 
 
-class ProcessWorld(World):
+class InProcessWorld(World):
     """All nodes of a cluster, in this process."""
 
-    handle: type[ProcessHandle]
+    handle: type[InProcessHandle]
 
     def __init__(self, cluster: Cluster, seed: int):
         self.cluster, self.seed = cluster, seed
         self.failure_schedule = FailureSchedule(partial(cluster.failures_of, seed), self._kill)
-        self.collectives = self._fresh_collectives()
+        self.collectives = self._make_collectives()
         self.records: dict[str, list[Any]] = {}
         self.report: Callable[[int], None] = lambda samples: None
-        self._sites: dict[str, ProcessSite] = {}
+        self._sites: dict[str, InProcessSite] = {}
         self._restarts = 0
 
     @abstractmethod
-    def site(self, node: str) -> ProcessSite:
+    def site(self, node: str) -> InProcessSite:
         """A node, which starts when it is first used."""
 
     async def host(self, part: type, *args, node: str, returns: bool = False) -> Handle:
@@ -225,7 +225,7 @@ class ProcessWorld(World):
         up = await self.wait_until_up(slot.site.node) and restarts == self._restarts
         if up:
             self.take_records(slot.site.node)  # the part has its record again
-            slot.put()
+            slot.make_part()
         return up
 
     def start_clock(self) -> None:
@@ -254,24 +254,24 @@ class ProcessWorld(World):
         await super().clear()
         for site in self._sites.values():
             site.context.parts.clear()
-            site.survivors.clear()
+            site.persistent_objects.clear()
 
     async def restart(self) -> list[Any]:
         self._restarts += 1
         for node in self._sites:
-            self._end(node)
-            self._sites[node].survivors.clear()
-        self.collectives = self._fresh_collectives()
+            self._end_and_keep_records(node)
+            self._sites[node].persistent_objects.clear()
+        self.collectives = self._make_collectives()
         return [record for node in self._sites for record in self.take_records(node)]
 
-    def _fresh_collectives(self) -> InProcessCollectives:
+    def _make_collectives(self) -> InProcessCollectives:
         generation = (lambda rank: self.site(f"worker{rank}").generation) if self.cluster.fails else None
         return InProcessCollectives(generation)
 
     def _kill(self, node: str) -> None:
-        self._end(node)
+        self._end_and_keep_records(node)
         if self._sites[node].rank is not None:
-            self.collectives.lose(self._sites[node].rank)
+            self.collectives.fail_collectives_of(self._sites[node].rank)
 
-    def _end(self, node: str) -> None:
+    def _end_and_keep_records(self, node: str) -> None:
         self.records[node] = [*self.records.get(node, []), *self._sites[node].end()]

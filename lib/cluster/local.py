@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from joblib import cpu_count
 
-from lib.cluster.base import Cluster, Main, Meeting, Site, in_thread, rank_of
+from lib.cluster.base import Cluster, Main, Meeting, Site, rank_of, run_in_thread
 from lib.cluster.failures import TICK, Connection
-from lib.cluster.in_process import PartSlot, ProcessHandle, ProcessSite, ProcessWorld, mean
+from lib.cluster.in_process import InProcessHandle, InProcessSite, InProcessWorld, PartSlot, mean
 from lib.cluster.spec import Work
 from lib.options.checked import Count
 
@@ -27,7 +27,7 @@ INLINE = 1e5
 """Operations or bytes below which a computation runs on the event loop: a thread costs more than it gains."""
 
 
-class WallSite(Site):
+class WallClockSite(Site):
     """A node whose small computations run on the event loop and whose others run in threads.
 
     A slowed computation ends when the slowdown would have it end on a worker that takes as long, undisturbed, as the shortest
@@ -45,7 +45,7 @@ class WallSite(Site):
         self.rank = rank_of(node)
         self.failures = cluster.failures_of(seed, node, batches)
         self.delays = MessageDelays(cluster, seed, node)
-        self._stretch = cluster.stretch(seed, node)
+        self._stretch = cluster.slowdown_function(seed, node)
         self._processor_time = time.thread_time if device.type == "cpu" else time.perf_counter
         self._started: float | None = None
         self._shortest, self._warm = math.inf, False
@@ -71,12 +71,12 @@ class WallSite(Site):
             return function(*args)
         return await self._run(work, function, *args)
 
-    def _inline(self, work: Work | None) -> bool:
+    def _runs_inline(self, work: Work | None) -> bool:
         """Whether a computation is too small for a thread and for a slowdown."""
         return work is not None and work.flops < INLINE and work.bytes < INLINE and not self.failures.outages
 
     async def _run(self, work: Work | None, function: Callable, *args) -> Any:
-        if self._inline(work):
+        if self._runs_inline(work):
             return function(*args)
         start = time.perf_counter()
         if self._started is None:
@@ -114,7 +114,7 @@ class MessageDelays:
         """The training started so many seconds ago."""
         self._started = asyncio.get_running_loop().time() - ago
 
-    def arrival(self, other: str, answer: bool = False) -> float | None:
+    def arrival_time(self, other: str, answer: bool = False) -> float | None:
         """When a message to a node, or its `answer`, arrives that is sent now; None: at once. No message overtakes another."""
         source, target = (other, self._source) if answer else (self._source, other)
         if self._started is None:
@@ -126,7 +126,7 @@ class MessageDelays:
         if not connection:
             return None
         now = asyncio.get_running_loop().time() - self._started
-        return self._started + connection.arrival(now, now + TICK)
+        return self._started + connection.arrival_time(now, now + TICK)
 
 
 async def sleep_until(when: float | None) -> None:
@@ -139,7 +139,7 @@ async def sleep_until(when: float | None) -> None:
     await woken
 
 
-def in_loop(main: Callable[[], Awaitable[Any]]) -> Any:
+def run_in_event_loop_thread(main: Callable[[], Awaitable[Any]]) -> Any:
     """Run a coroutine function in an event loop of another thread and return its result; Ctrl-C cancels it."""
     started: Future = Future()
 
@@ -152,7 +152,7 @@ def in_loop(main: Callable[[], Awaitable[Any]]) -> Any:
             loop, task = started.result(5)
             loop.call_soon_threadsafe(task.cancel)
 
-    return in_thread(lambda: asyncio.run(body()), interrupt)
+    return run_in_thread(lambda: asyncio.run(body()), interrupt)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,7 @@ class LocalCluster(Cluster):
         return LocalWorld(self, seed)
 
 
-class LocalHandle(ProcessHandle):
+class LocalHandle(InProcessHandle):
     """A part of this process. A call is a task, so that calls start in the order in which they were issued."""
 
     def __init__(self, caller: LocalSite, slot: PartSlot):
@@ -180,7 +180,7 @@ class LocalHandle(ProcessHandle):
         function = getattr(self._slot.part, method)
         if not self._caller.fails:
             return asyncio.get_running_loop().create_task(function(*args))
-        arrival = self._caller.delays.arrival(self._site.node)
+        arrival = self._caller.delays.arrival_time(self._site.node)
         return self._slot.context.call(self._carry(arrival, function, args))
 
     async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
@@ -189,11 +189,11 @@ class LocalHandle(ProcessHandle):
         if self._generation.ended:  # a dead caller's message never arrives, though its task has not ended yet
             raise asyncio.CancelledError
         result = await function(*args)
-        await sleep_until(self._caller.delays.arrival(self._site.node, answer=True))
+        await sleep_until(self._caller.delays.arrival_time(self._site.node, answer=True))
         return result
 
 
-class LocalWorld(ProcessWorld):
+class LocalWorld(InProcessWorld):
     """An event loop for the parts, threads for their computations."""
 
     handle = LocalHandle
@@ -232,19 +232,19 @@ class LocalWorld(ProcessWorld):
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         self.report = progress or self.report
         try:
-            return in_loop(lambda: main(self))
+            return run_in_event_loop_thread(lambda: main(self))
         finally:
             for pool in (self.threads, self.input_threads):
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
-class LocalSite(WallSite, ProcessSite):
+class LocalSite(WallClockSite, InProcessSite):
     """A name; all sites share the machine, and a device's stream, which computes in the order of the launches: no part waits for
     another's arrays."""
 
     def __init__(self, world: LocalWorld, node: str):
-        WallSite.__init__(self, world.cluster, world.seed, node, world.device)
-        ProcessSite.__init__(self, world, node)
+        WallClockSite.__init__(self, world.cluster, world.seed, node, world.device)
+        InProcessSite.__init__(self, world, node)
         self.threads, self.input_threads = world.threads, world.input_threads
 
     def now(self) -> float:
@@ -258,5 +258,5 @@ class LocalSite(WallSite, ProcessSite):
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         return await self.world.collectives.reduce(meeting, "gather", self.rank, mine, list)
 
-    def _forget(self) -> None:
+    def _clear_memory(self) -> None:
         self.objects = {}

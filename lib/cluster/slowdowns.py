@@ -51,7 +51,7 @@ class SamplePath(ABC):
         `start` is before an earlier call's only if the node died in between, with the computations queued on it."""
 
 
-class Pace(SamplePath):
+class PiecewiseSpeed(SamplePath):
     """A sample path whose speed is constant between changes; a computation that spans a change is integrated over it."""
 
     @abstractmethod
@@ -68,10 +68,10 @@ class Pace(SamplePath):
             time, left = until, left - done
 
 
-class Stretches(Pace):
-    """A pace made of stretches (speed, end), in order, from time 0 on.
+class SpeedIntervals(PiecewiseSpeed):
+    """Speeds that are constant over intervals (speed, end), in order, from time 0 on.
 
-    Past stretches are stored: a computation has looked ahead of the time at which the next one begins.
+    Past intervals are stored: a computation has looked ahead of the time at which the next one begins.
     """
 
     def __init__(self, following: Iterator[tuple[float, float]]):
@@ -98,9 +98,9 @@ class Slowdown(Checked, ABC):
     """Fields that are seconds of the cluster's clock."""
 
     @abstractmethod
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
-        """Return a worker's sample path. `twin` counts the parts of the same kind before this one in a product, so that they
-        draw from different streams."""
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
+        """Return a worker's sample path. `nth_of_kind` counts the parts of the same kind before this one in a product, so
+        that they draw from different streams."""
 
     def scaled(self, scale: float) -> Self:
         """Return the same slowdown in a time that runs `scale` times as long: at 1e-4 a day lasts 8.64 s."""
@@ -146,10 +146,10 @@ class Lognormal(Slowdown):
     sigma: NotNegative = 0.0
     """Spread of the logarithm; 0.6 makes the slowest of 32 about three times the mean."""
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         if not self.sigma:
             return _Factors(lambda: 1.0)
-        stream = draws(seed, "slowdown", node, twin=twin)
+        stream = random_stream(seed, "slowdown", node, nth=nth_of_kind)
         return _Factors(lambda: math.exp(self.sigma * stream.standard_normal()))
 
 
@@ -168,11 +168,13 @@ class Steady(Slowdown):
         if self.sigma and self.factors:
             self._reject("sigma", "0 where factors are given")
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         if self.factors:
             factor = self.factors[rank % len(self.factors)]
         else:
-            factor = math.exp(self.sigma * draws(seed, "slowdown", self.name, node, twin=twin).standard_normal())
+            factor = math.exp(
+                self.sigma * random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind).standard_normal()
+            )
         return _Factors(lambda: factor)
 
 
@@ -206,8 +208,8 @@ class Empirical(Slowdown):
         if len(self.shares) != len(self.seconds) or sum(self.shares) > 1:
             self._reject("shares", f"as many as the {len(self.seconds)} seconds, and at most 1 together")
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
-        return _Empirical(self, draws(seed, "slowdown", self.name, node, twin=twin))
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
+        return _Empirical(self, random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind))
 
 
 class _Factors(SamplePath):
@@ -266,10 +268,10 @@ class Transient(Slowdown):
     factor: Factor | Annotated[tuple[Factor, ...], MinLen(1)]
     """How many times as long a computation takes in a slow period; of several, each period draws one."""
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
-        return Stretches(self._turns(draws(seed, "slowdown", self.name, node, twin=twin)))
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
+        return SpeedIntervals(self._slow_periods(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind)))
 
-    def _turns(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
+    def _slow_periods(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
         slow = stream.random() < self.mean_on / (self.mean_on + self.mean_off)
         end = 0.0
         while True:
@@ -299,10 +301,10 @@ class Diurnal(Slowdown):
         if self._width < SHORTEST:
             self._reject("period", f"at least {SHORTEST * len(self.curve):g} seconds for {len(self.curve)} shares")
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
-        return Stretches(self._shares())
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
+        return SpeedIntervals(self._free_shares())
 
-    def _shares(self) -> Iterator[tuple[float, float]]:
+    def _free_shares(self) -> Iterator[tuple[float, float]]:
         for place in count(math.floor(self.begin / self._width)):
             yield self.curve[place % len(self.curve)], (place + 1) * self._width - self.begin
 
@@ -338,10 +340,10 @@ class Shared(Slowdown):
     begin: Seconds = 0.0
     """Seconds of the day that are over when the run begins."""
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
-        return Stretches(self._shares(draws(seed, "slowdown", self.name, node, twin=twin)))
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
+        return SpeedIntervals(self._free_shares(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind)))
 
-    def _shares(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
+    def _free_shares(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
         over = stream.random() * self.hold  # seconds of the first stretch that are over when the run begins
         for place in count():
             middle = (place + 0.5) * self.hold - over
@@ -374,19 +376,19 @@ class Product(Slowdown):
     def scaled(self, scale: float) -> Self:
         return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         met: Counter[str] = Counter()
         courses = []
         for part in self.parts:
             courses.append(part.sample_path(seed, node, rank, met[part.name]))
             met[part.name] += 1
-        return _Joint(courses)
+        return _ProductPath(courses)
 
 
-class _Joint(Pace):
+class _ProductPath(PiecewiseSpeed):
     def __init__(self, courses: list[SamplePath]):
-        self._paces = [course for course in courses if isinstance(course, Pace)]
-        self._others = [course for course in courses if not isinstance(course, Pace)]
+        self._paces = [course for course in courses if isinstance(course, PiecewiseSpeed)]
+        self._others = [course for course in courses if not isinstance(course, PiecewiseSpeed)]
 
     def stretch(self, start: float, seconds: float) -> float:
         for course in self._others:
@@ -431,9 +433,9 @@ def get(name: str, scale: float = 1.0) -> Slowdown:
     return slowdown if scale == 1.0 else slowdown.scaled(scale)
 
 
-def draws(seed: int, *names: object, twin: int) -> np.random.Generator:
-    """Return the random stream of these names; each twin has its own."""
-    return streams.stream(seed, *names, *((twin,) if twin else ()))
+def random_stream(seed: int, *names: object, nth: int) -> np.random.Generator:
+    """Return the random stream of these names; one for each part of a kind."""
+    return streams.stream(seed, *names, *((nth,) if nth else ()))
 
 
 def _scaled(seconds: float | tuple[float, ...], scale: float) -> float | tuple[float, ...]:

@@ -178,10 +178,10 @@ class Queue:
         self.busy += seconds
         self.bytes += size
         self.messages += 1
-        self.free = self._end_next_to_collectives(start, seconds) if self.passing else start + seconds
+        self.free = self._end_shared_with_collectives(start, seconds) if self.passing else start + seconds
         return start
 
-    def _end_next_to_collectives(self, start: float, seconds: float) -> float:
+    def _end_shared_with_collectives(self, start: float, seconds: float) -> float:
         """When a transmission ends that starts then, takes so many seconds alone, and shares with the collectives that pass."""
         self.passing = [each for each in self.passing if each[1] > start]
         for begin, end, share in self.passing:
@@ -246,17 +246,20 @@ class Network:
         """A link is two pairs of interfaces, one pair a direction, which share nothing."""
         for link in links:
             for ends in (link.ends, link.ends[::-1]):
-                self.links[ends] = (idle(link.bandwidth, link.latency), idle(link.bandwidth, link.latency))
-        self.uplinks = {f"uplink of {each.nodes[0]}": idle(each.bandwidth, 0.0) for each in uplinks}
+                self.links[ends] = (
+                    idle_interface(link.bandwidth, link.latency),
+                    idle_interface(link.bandwidth, link.latency),
+                )
+        self.uplinks = {f"uplink of {each.nodes[0]}": idle_interface(each.bandwidth, 0.0) for each in uplinks}
         behind = zip(uplinks, self.uplinks.values(), strict=True)
         self._uplink_of = {node: uplink for each, uplink in behind for node in each.nodes}
         self.interfaces: dict[str, Interface] = {}
         self._failures_between = failures_between
         self._connections: dict[tuple[str, str], Connection] = {}
 
-    def join(self, node: str, bandwidth: float, latency: float) -> Interface:
+    def add_interface(self, node: str, bandwidth: float, latency: float) -> Interface:
         """The new interface of a node, behind its uplink."""
-        interface = self.interfaces[node] = idle(bandwidth, latency)
+        interface = self.interfaces[node] = idle_interface(bandwidth, latency)
         interface.uplink = self._uplink_of.get(node)
         return interface
 
@@ -290,6 +293,6 @@ class Network:
         return nodes | links
 
 
-def idle(bandwidth: float, latency: float) -> Interface:
+def idle_interface(bandwidth: float, latency: float) -> Interface:
     """An interface that nothing has passed yet."""
     return Interface(Queue(bandwidth), Queue(bandwidth), latency)

@@ -26,10 +26,10 @@ import numpy as np
 import torch
 import yaml
 
-from lib.cluster.base import Cluster, Main, Meeting, in_thread, nbytes, rank_of
-from lib.cluster.collectives import COLLECTIVES, all_gather, carry_out, transfers
+from lib.cluster.base import Cluster, Main, Meeting, nbytes, rank_of, run_in_thread
+from lib.cluster.collectives import COLLECTIVES, all_gather, schedule_transfers, transfers
 from lib.cluster.failures import Connection
-from lib.cluster.in_process import NodeContext, ProcessHandle, ProcessSite, ProcessWorld, mean, own
+from lib.cluster.in_process import InProcessHandle, InProcessSite, InProcessWorld, NodeContext, mean, private_copy
 from lib.cluster.spec import Link, Network, Node, Uplink, Usage, Work, send, usage
 from lib.errors import BadOption, Deadlock, unknown
 from lib.options.checked import to_plain
@@ -109,7 +109,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             try:
                 self._run(task)
             finally:
-                self._cancel_the_rest()
+                self._cancel_remaining_tasks()
             return task.result()
         finally:
             events._set_running_loop(None)
@@ -125,7 +125,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 while timers and timers[0][2].cancelled():  # a cancelled timer moves no clock
                     heapq.heappop(timers)
                 if not timers:
-                    raise Deadlock(self._who_waits(main))
+                    raise Deadlock(self._describe_waiting_tasks(main))
                 self.now, _, callback = heapq.heappop(timers)
                 ready.append(callback)
                 while timers and timers[0][0] == self.now:
@@ -140,7 +140,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 else:
                     callback()
 
-    def _cancel_the_rest(self) -> None:
+    def _cancel_remaining_tasks(self) -> None:
         rest = [task for task in asyncio.all_tasks(self) if not task.done()]
         for task in rest:
             task.cancel()
@@ -151,14 +151,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 callback()
         self._timers.clear()
 
-    def _who_waits(self, main: asyncio.Task) -> str:
+    def _describe_waiting_tasks(self, main: asyncio.Task) -> str:
         tasks = asyncio.all_tasks(self)
-        waiting = sorted(_where(task) for task in (tasks - {main} or tasks))
+        waiting = sorted(_describe_task(task) for task in (tasks - {main} or tasks))
         shown = "\n  ".join(waiting[:20]) + (f"\n  and {len(waiting) - 20} more" if len(waiting) > 20 else "")
         return f"deadlock at virtual time {self.now:.6f} s: nothing is ready, no timer is set; waiting are\n  {shown}"
 
 
-def _where(task: asyncio.Task) -> str:
+def _describe_task(task: asyncio.Task) -> str:
     """A task's name and the coroutines that it is in, outermost first."""
     chain, awaited = [], task.get_coro()
     while hasattr(awaited, "cr_code"):
@@ -231,7 +231,7 @@ class VirtualCluster(Cluster):
         return VirtualWorld(self, seed, workers)
 
 
-class VirtualHandle(ProcessHandle):
+class VirtualHandle(InProcessHandle):
     """Arguments travel to the part's node and the result travels back, at the cost of their bytes."""
 
     def _call(self, method: str, *args) -> Awaitable[Any]:
@@ -252,7 +252,7 @@ class VirtualHandle(ProcessHandle):
         return result
 
 
-class VirtualWorld(ProcessWorld):
+class VirtualWorld(InProcessWorld):
     """The clock, the network and the nodes of one virtual run."""
 
     handle = VirtualHandle
@@ -294,7 +294,7 @@ class VirtualWorld(ProcessWorld):
         for name, kept in state["sites"].items():
             site = self.site(name)
             site.computed = kept["computed"]
-            site.repeat(kept["calls"])
+            site.replay_slowdown_calls(kept["calls"])
         self.network.restore(state["network"])
         self.failure_schedule.pause()
         self.loop.set_time(state["now"])
@@ -311,7 +311,7 @@ class VirtualWorld(ProcessWorld):
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         self.report = progress or self.report
-        return in_thread(lambda: self._run(main), self.loop.interrupt)
+        return run_in_thread(lambda: self._run(main), self.loop.interrupt)
 
     def _run(self, main: Main) -> Any:
         # One thread of torch: reductions split over threads would make the bits depend on their number.
@@ -322,7 +322,7 @@ class VirtualWorld(ProcessWorld):
         return self.loop.run_until_complete(main(self))
 
 
-class VirtualSite(ProcessSite):
+class VirtualSite(InProcessSite):
     """What a node's parts see, and what the node has done."""
 
     def __init__(self, world: VirtualWorld, node: str):
@@ -331,7 +331,7 @@ class VirtualSite(ProcessSite):
         self.device = torch.device(world.cluster.device)
         self.spec = world.cluster.node(node)
         self.failures = world.cluster.failures_of(world.seed, node)
-        self.interface = world.network.join(node, self.spec.bandwidth, self.spec.latency)
+        self.interface = world.network.add_interface(node, self.spec.bandwidth, self.spec.latency)
         self.computed = 0.0
         """Seconds that its lanes were busy, summed."""
         self.calls: list[tuple[float, float]] = []
@@ -339,7 +339,7 @@ class VirtualSite(ProcessSite):
         self.objects = world.objects  # of the whole world: `compute` runs a function to its end before any other
         self._loop, self._lanes = world.loop, [0.0] * self.spec.lanes
         self.now, self.sleep_until = partial(getattr, world.loop, "now"), world.loop.sleep_until
-        self._slow_down = world.cluster.stretch(world.seed, node)
+        self._slow_down = world.cluster.slowdown_function(world.seed, node)
 
     async def sleep(self, seconds: float) -> None:
         await self.sleep_until(self._loop.now + seconds)
@@ -349,7 +349,7 @@ class VirtualSite(ProcessSite):
     ) -> Any:
         if work is None:
             return function(*args)
-        start, seconds = self._occupy(work)
+        start, seconds = self._occupy_lane(work)
         # The function sees its node's memory as it is when its turn comes.
         if start > self._loop.now:
             await self.sleep_until(start)
@@ -367,17 +367,17 @@ class VirtualSite(ProcessSite):
     async def prepare(self, samples: int, function: Callable, *args) -> Any:
         return await self.compute(Work(samples=samples) if self.spec.reading else None, function, *args)
 
-    async def staged(
+    async def compute_in_stages(
         self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
     ) -> Any:
-        start, seconds = self._occupy(work)
+        start, seconds = self._occupy_lane(work)
         if start > self._loop.now:
             await self.sleep_until(start)
         result = function(*args, lambda k, part: self._loop.call_at(start + shares[k] * seconds, emit, k, part))
         await self.sleep_until(start + seconds)
         return result
 
-    def _occupy(self, work: Work) -> tuple[float, float]:
+    def _occupy_lane(self, work: Work) -> tuple[float, float]:
         """Take the lane that is free first; from when, and for how long."""
         start = max(heapq.heappop(self._lanes), self._loop.now)
         seconds = self._seconds(work, start)
@@ -397,7 +397,7 @@ class VirtualSite(ProcessSite):
             return outages.stretch(start - self.world.failure_schedule.start, seconds)
         return seconds
 
-    def repeat(self, calls: np.ndarray) -> None:
+    def replay_slowdown_calls(self, calls: np.ndarray) -> None:
         """Make these calls of the slowdown again, on an idle node."""
         for start, seconds in calls[len(self.calls) :].tolist():
             self.calls.append((start, seconds))
@@ -406,13 +406,13 @@ class VirtualSite(ProcessSite):
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:
-            return own(mine)
-        return own(await self._meet(meeting, "mean", mine, mean, self.world.transfers))
+            return private_copy(mine)
+        return private_copy(await self._run_collective(meeting, "mean", mine, mean, self.world.transfers))
 
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
-        return await self._meet(meeting, "gather", mine, list, all_gather)
+        return await self._run_collective(meeting, "gather", mine, list, all_gather)
 
-    def _forget(self) -> None:
+    def _clear_memory(self) -> None:
         self._lanes = [0.0] * self.spec.lanes
 
     def send(self, other: VirtualSite, size: int) -> float:
@@ -423,9 +423,9 @@ class VirtualSite(ProcessSite):
         if not self.fails:
             return arrival
         start = self.world.failure_schedule.start
-        return start + network.connection(self.node, other.node).arrival(now - start, arrival - start)
+        return start + network.connection(self.node, other.node).arrival_time(now - start, arrival - start)
 
-    async def _meet(
+    async def _run_collective(
         self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, transfers: Callable
     ) -> Any:
         """What `function` makes of the members' arrays, once this member is done with the transfers of so many bytes a member."""
@@ -433,7 +433,7 @@ class VirtualSite(ProcessSite):
         def together(arrays: list[np.ndarray]):
             members = [self.world.network.interfaces[f"worker{rank}"] for rank in meeting.members]
             steps = transfers(members, sum(array.nbytes for array in arrays) / len(arrays))
-            return function(arrays), carry_out(steps, members, np.full(len(members), self._loop.now))
+            return function(arrays), schedule_transfers(steps, members, np.full(len(members), self._loop.now))
 
         result, done = await self.world.collectives.reduce(meeting, kind, self.rank, mine, together)
         await self.sleep_until(done[meeting.members.index(self.rank)])

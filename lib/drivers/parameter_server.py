@@ -287,7 +287,7 @@ class ReturningServer(ParameterServer):
     noted = "_state", "_members", "_samples", "_dropped", "_decided"
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
-        tables = site.survivor("rows", plan.tables)
+        tables = site.persistent_object("rows", plan.tables)
         super().__init__(site, plan, rule, number, holds, tables)
         self._lock = _NotingLock(self._note)
         self._notes = Notes(next(iter(tables.values())).segment.folder)

@@ -195,7 +195,7 @@ class Plan:
             start.flags.writeable = False
             return start
 
-        return site.shared("start", made)
+        return site.shared_object("start", made)
 
     def dense_store(
         self, start: np.ndarray, device="cpu", trained: int | None = None, optimizer: Optimizer | None = None

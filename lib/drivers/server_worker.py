@@ -153,7 +153,7 @@ class ServerClient:
         """One server's part of a step's gradients."""
         if result is None:
             return Gradient(self._rank, token, batch.index, batch.size, void="dropped")
-        dense = self._site.message(result.dense)[self._slices[shard]] if self._dense else None
+        dense = self._site.to_message(result.dense)[self._slices[shard]] if self._dense else None
         rows = {}
         for table, part in share.items():
             ids = None if table in self._pooled else batch.ids[table][part]

@@ -101,7 +101,7 @@ class Trainer:
         bags = {} if plan.bags_summed_before else plan.workload.bags()
         kind = CapturedModel if plan.captured else FlatModel
         self._models = [
-            site.shared(f"model {thread}", lambda: kind(plan.workload.model(plan.seed), site.device, bags))
+            site.shared_object(f"model {thread}", lambda: kind(plan.workload.model(plan.seed), site.device, bags))
             for thread in range(threads)
         ]
         """Those that are free now."""
@@ -127,7 +127,7 @@ class Trainer:
         """
         start, batch = self._site.now(), self._plan.seen(batch) if self._plan.bags_summed_before else batch
         if early:
-            result = await self._site.staged(
+            result = await self._site.compute_in_stages(
                 self._cost(batch), early.shares, early.emit, self._compute, "step", batch, dense, rows, early.buckets
             )
         else:

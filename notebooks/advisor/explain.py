@@ -37,9 +37,9 @@ class Spared(Slowdown):
     workers: tuple[int, ...]
     """The spared ones."""
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         kind = Lognormal() if rank in self.workers else self.slowdown
-        return kind.sample_path(seed, node, rank, twin)
+        return kind.sample_path(seed, node, rank, nth_of_kind)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from lib import Rule, Run, Uplink
-from lib.cluster.collectives import Transfer, carry_out, ring
-from lib.cluster.spec import idle
+from lib.cluster.collectives import Transfer, ring, schedule_transfers
+from lib.cluster.spec import idle_interface
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from notebooks import study
@@ -91,8 +91,8 @@ def gain(workers: int, size: float, latency: float = 50e-6) -> float:
 
 
 def _seconds(steps, members: int, *, bandwidth: float = 1.0, latency: float = 0.0, limit: float = float("inf")):
-    interfaces = [idle(bandwidth, latency) for _ in range(members)]
-    return float(carry_out(steps, interfaces, np.zeros(members), limit).max())
+    interfaces = [idle_interface(bandwidth, latency) for _ in range(members)]
+    return float(schedule_transfers(steps, interfaces, np.zeros(members), limit).max())
 
 
 EACH = 4

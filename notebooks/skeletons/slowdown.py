@@ -18,7 +18,7 @@ class Mine(Slowdown):
     times: Positive = 5.0
     """How many times as long it takes."""
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         return _Hiccups(self, rank)
 
 

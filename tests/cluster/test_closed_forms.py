@@ -10,8 +10,8 @@ from scipy import integrate, stats
 
 from lib import Lognormal, Node, Uplink, VirtualCluster, protocols, train, workloads
 from lib.cluster import collectives
-from lib.cluster.collectives import carry_out
-from lib.cluster.spec import Interface, Queue, Work, idle, send
+from lib.cluster.collectives import schedule_transfers
+from lib.cluster.spec import Interface, Queue, Work, idle_interface, send
 from lib.cluster.virtual import HEADER
 from lib.store.optim import SGD
 from notebooks.dssync import cost
@@ -27,7 +27,7 @@ def interfaces(count, bandwidth=1.0, latency=0.0):
 
 def seconds(steps, count, limit=float("inf"), **options):
     """When the last of so many idle members is done with the steps."""
-    return carry_out(steps, interfaces(count, **options), np.zeros(count), limit).max()
+    return schedule_transfers(steps, interfaces(count, **options), np.zeros(count), limit).max()
 
 
 SIZE, BANDWIDTH = 50e6, 1.25e9
@@ -45,21 +45,21 @@ class TestDSSyncsTable1:
         assert measured == pytest.approx(2 * workers**2 * SIZE / (servers * BANDWIDTH), rel=0.01)
 
     def test_ring(self, workers):
-        measured = seconds(collectives.whole_ring(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
+        measured = seconds(collectives.unchunked_ring(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
         assert measured == pytest.approx((2 * workers - 1) * self.unit, rel=0.01)
 
     def test_tree(self, workers):
-        measured = seconds(collectives.whole_tree(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
+        measured = seconds(collectives.unchunked_tree(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
         assert measured == pytest.approx(3 * math.ceil(math.log2(workers)) * self.unit, rel=0.01)
 
     def test_ds_sync_ring(self, workers):
         group = math.isqrt(workers)
-        measured = seconds(collectives.whole_ring(range(group), SIZE), group, bandwidth=BANDWIDTH)
+        measured = seconds(collectives.unchunked_ring(range(group), SIZE), group, bandwidth=BANDWIDTH)
         assert measured == pytest.approx((2 * group - 1) * self.unit, rel=0.01)
 
     def test_ds_sync_tree(self, workers):
         group = math.isqrt(workers)
-        measured = seconds(collectives.whole_tree(range(group), SIZE), group, bandwidth=BANDWIDTH)
+        measured = seconds(collectives.unchunked_tree(range(group), SIZE), group, bandwidth=BANDWIDTH)
         assert measured == pytest.approx(3 * math.ceil(math.log2(group)) * self.unit, rel=0.01)
 
 
@@ -79,7 +79,7 @@ def test_a_chunked_tree_costs_what_halving_and_doubling_costs(workers, latency=5
 
 @given(st.integers(2, 70), st.sampled_from([4, 1e4, 1e6, 1e8]), st.sampled_from([0.0, 1e-6, 1e-3]))
 def test_by_itself_a_cluster_takes_a_tree_or_a_ring_whichever_is_sooner_done(workers, size, latency):
-    members = [idle(BANDWIDTH, latency) for _ in range(workers)]
+    members = [idle_interface(BANDWIDTH, latency) for _ in range(workers)]
     auto, ring, tree = (
         seconds(collectives.transfers(each, members, size), workers, bandwidth=BANDWIDTH, latency=latency)
         for each in ("auto", "ring", "tree")
@@ -89,14 +89,14 @@ def test_by_itself_a_cluster_takes_a_tree_or_a_ring_whichever_is_sooner_done(wor
 
 def test_a_ring_pays_where_a_vector_is_long_and_a_tree_where_it_is_short():
     """Of five, one has to bring its whole vector to a tree of four, and to fetch the whole mean: two vectors, not 8 / 5."""
-    members = [idle(1e9, 1e-4) for _ in range(5)]
+    members = [idle_interface(1e9, 1e-4) for _ in range(5)]
     steps = {size: len(collectives.transfers("auto", members, size)) for size in (1e3, 1e8)}
     assert steps == {1e3: 1 + 4 + 1, 1e8: 8}
 
 
 def test_small_groups_save_little_but_latency_where_rings_are_chunked():
     """The paper's 5.9-fold advantage at W = 16 (31 hops to 7... 15) shrinks to (sqrt W - 1) / sqrt W against (W - 1) / W."""
-    whole = [seconds(collectives.whole_ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
+    whole = [seconds(collectives.unchunked_ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
     chunked = [seconds(collectives.ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
     assert whole[0] / whole[1] == pytest.approx(31 / 7, rel=0.01)
     assert chunked[0] / chunked[1] == pytest.approx((15 / 16) / (3 / 4), rel=0.01)
@@ -117,15 +117,21 @@ def test_what_crosses_an_uplink_shares_it(bandwidth, inside):
     """Sixteen nodes, four behind each uplink, in rank order: a ring of all crosses each once, four rings of equal remainder four
     times. A machine's GPUs have next to no time among themselves, a rack's nodes have links like its uplink."""
     made = collectives.ring(range(16), 1.0)
-    assert carry_out(made, behind(4, 4, bandwidth=bandwidth), np.zeros(16)).max() == pytest.approx(15 / 8, rel=1e-6)
+    assert schedule_transfers(made, behind(4, 4, bandwidth=bandwidth), np.zeros(16)).max() == pytest.approx(
+        15 / 8, rel=1e-6
+    )
     members = behind(4, 4, bandwidth=bandwidth)
-    within = [carry_out(collectives.ring(range(4), 1.0), members[4 * at :][:4], np.zeros(4)).max() for at in range(4)]
+    within = [
+        schedule_transfers(collectives.ring(range(4), 1.0), members[4 * at :][:4], np.zeros(4)).max() for at in range(4)
+    ]
     assert within == pytest.approx([inside] * 4, abs=1e-6)
     members = behind(4, 4, bandwidth=bandwidth)
-    across = [carry_out(collectives.ring(range(4), 1.0), members[at::4], np.zeros(4)).max() for at in range(4)]
+    across = [schedule_transfers(collectives.ring(range(4), 1.0), members[at::4], np.zeros(4)).max() for at in range(4)]
     assert max(across) == pytest.approx(4 * 1.5, rel=1e-6)
     pair = behind(4, 4, bandwidth=bandwidth)[:8]
-    assert carry_out(collectives.ring(range(8), 1.0), pair, np.zeros(8)).max() == pytest.approx(7 / 4, rel=1e-6)
+    assert schedule_transfers(collectives.ring(range(8), 1.0), pair, np.zeros(8)).max() == pytest.approx(
+        7 / 4, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("uplinks, each", [(2, 8), (8, 8), (4, 2)])
@@ -134,12 +140,12 @@ def test_a_hierarchical_mean_costs_two_small_rings(uplinks, each, inner=100.0, l
     of machines. So 64 GPUs wait for 28 latencies where a ring of all has 126."""
     machines = np.repeat(np.arange(uplinks), each)
     members = behind(uplinks, each, bandwidth=inner, latency=latency)
-    measured = carry_out(collectives.hierarchical(machines, 16.0), members, np.zeros(uplinks * each)).max()
+    measured = schedule_transfers(collectives.hierarchical(machines, 16.0), members, np.zeros(uplinks * each)).max()
     inside = 2 * (each - 1) * (16 / each / inner + latency)
     between = 2 * (uplinks - 1) * (16 / uplinks + latency)
     assert measured == pytest.approx(inside + between, rel=0.02)
     members = behind(uplinks, each, bandwidth=inner, latency=latency)
-    flat = carry_out(collectives.ring(range(uplinks * each), 16.0), members, np.zeros(uplinks * each))
+    flat = schedule_transfers(collectives.ring(range(uplinks * each), 16.0), members, np.zeros(uplinks * each))
     assert measured < flat.max()
 
 
@@ -163,7 +169,9 @@ def test_a_message_crosses_both_uplinks_and_none_inside():
 def pair(latency=0.0):
     """Two interfaces of 1 byte a second, and what an all-reduce of so many bytes between them costs each."""
     members = interfaces(2, latency=latency)
-    return members, lambda size, at: carry_out(collectives.ring(range(2), size), members, np.full(2, at)).tolist()
+    return members, lambda size, at: schedule_transfers(
+        collectives.ring(range(2), size), members, np.full(2, at)
+    ).tolist()
 
 
 def test_a_collective_shares_with_the_messages_that_were_there_before():

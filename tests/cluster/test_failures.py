@@ -171,7 +171,7 @@ def test_no_work_is_lost_in_illness(computations, seed):
 def test_messages_arrive_in_the_order_of_sending(sendings, seed):
     passage = Connection([], Mishaps(late=0.5, delay=1, lost=0.5, retry=0.3), seed, "worker0", "server0")
     sent = np.cumsum([gap for gap, _ in sendings])
-    arrivals = [passage.arrival(time, time + travel) for time, (_, travel) in zip(sent, sendings, strict=True)]
+    arrivals = [passage.arrival_time(time, time + travel) for time, (_, travel) in zip(sent, sendings, strict=True)]
     assert (np.diff(arrivals) >= TICK * 0.99).all()
     assert all(
         arrival >= time + travel - 1e-12 for arrival, time, (_, travel) in zip(arrivals, sent, sendings, strict=True)
@@ -181,7 +181,7 @@ def test_messages_arrive_in_the_order_of_sending(sendings, seed):
 def test_lost_messages_are_sent_again():
     """A share p of sendings lost costs p / (1 - p) retries a message."""
     passage = Connection([], Mishaps(lost=0.25, retry=1.0), 0, "worker0", "server0")
-    waits = np.array([passage.arrival(100.0 * k, 100.0 * k) - 100.0 * k for k in range(5000)])
+    waits = np.array([passage.arrival_time(100.0 * k, 100.0 * k) - 100.0 * k for k in range(5000)])
     assert abs(waits.mean() - 1 / 3) < 4 * waits.std() / math.sqrt(5000)
 
 
@@ -189,7 +189,7 @@ def test_a_dead_connection_holds_messages_back():
     broken = Failure(node="worker0 - server*", kind="dies", at=10, lasts=5)
     for ends in (("worker0", "server3"), ("server3", "worker0")):
         passage = Connection([broken], Mishaps(), 0, *ends)
-        assert [passage.arrival(time, time + 1) for time in (0, 9.5, 20)] == pytest.approx([1, 15.5, 21])
+        assert [passage.arrival_time(time, time + 1) for time in (0, 9.5, 20)] == pytest.approx([1, 15.5, 21])
     assert not Connection([broken], Mishaps(), 0, "worker1", "server3")
 
 
@@ -420,9 +420,9 @@ def test_no_message_is_late_before_the_training_and_delays_count_from_its_start(
         loop = asyncio.get_running_loop()
         cluster = lib.LocalCluster(workers=1, mishaps=lib.Mishaps(late=1.0, delay=0.01))
         delays = MessageDelays(cluster, 0, "master")
-        assert delays.arrival("worker0") is None and delays.arrival("worker0", answer=True) is None
+        assert delays.arrival_time("worker0") is None and delays.arrival_time("worker0", answer=True) is None
         delays.start_clock()
-        assert all(loop.time() < delays.arrival("worker0") < loop.time() + 1 for _ in range(5))
+        assert all(loop.time() < delays.arrival_time("worker0") < loop.time() + 1 for _ in range(5))
 
     asyncio.run(main())
 

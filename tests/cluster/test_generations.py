@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from lib import Failure, LocalCluster, VirtualCluster
-from lib.cluster.base import in_thread
+from lib.cluster.base import run_in_thread
 from lib.cluster.failures import FailureSchedule
 from lib.cluster.in_process import NodeContext
 from lib.cluster.virtual import VirtualLoop
@@ -126,4 +126,4 @@ def test_the_thread_has_freed_its_memory_when_its_result_is_returned():
         own.kept = Kept()
         return "done"
 
-    assert in_thread(target, interrupt=lambda: None) == "done" and len(gone) == 1
+    assert run_in_thread(target, interrupt=lambda: None) == "done" and len(gone) == 1

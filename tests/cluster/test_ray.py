@@ -18,7 +18,7 @@ import torch.distributed as distributed
 from lib.cluster.base import Meeting
 from lib.cluster.ray import cluster as starting
 from lib.cluster.ray.cluster import RayCluster
-from lib.cluster.ray.node import RaySite, gpu_share, placement
+from lib.cluster.ray.node import RaySite, actor_options, gpu_share
 from lib.errors import BadOption, LockstepError
 from lib.training.train import Job
 
@@ -34,7 +34,7 @@ READS_PROC = pytest.mark.skipif(
 
 def placed(node, machines=MACHINES):
     """The share of a core that a node of six processes gets; its machine, and whether another will do."""
-    found = placement(node, machines, 6)
+    found = actor_options(node, machines, 6)
     where = found.get("scheduling_strategy")
     return found["num_cpus"], where and (where.node_id, where.soft)
 
@@ -106,7 +106,7 @@ def test_processes_that_share_a_gpu_average_with_gloo(monkeypatch, device, gpus,
     world = RayCluster(address="head:6379", device=device, workers=4).open(0, 4)
     world.ray = Actors()
     monkeypatch.setattr(world, "_connect", lambda: asyncio.sleep(0))
-    monkeypatch.setattr(starting, "placement", lambda *_: {})
+    monkeypatch.setattr(starting, "actor_options", lambda *_: {})
 
     async def run():
         world._start_workers()
@@ -150,7 +150,7 @@ def test_an_address_at_which_nothing_listens_is_refused_at_once(monkeypatch):
         port = closed.getsockname()[1]
     began = time.monotonic()
     with pytest.raises(LockstepError, match=f"no Ray at '127.0.0.1:{port}' that this process can join"):
-        starting.start(f"127.0.0.1:{port}", {})
+        starting.start_ray(f"127.0.0.1:{port}", {})
     assert time.monotonic() - began < 60, "Ray's own tries take 93 s"
 
 

@@ -33,7 +33,7 @@ class Returning:
     """It notes the names of its callers."""
 
     def __init__(self, site):
-        self._site, self._noted = site, site.survivor("names", Names)
+        self._site, self._noted = site, site.persistent_object("names", Names)
         self.attached = bool(self._noted.read())
         self._names = self._noted.read()
 

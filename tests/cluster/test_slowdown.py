@@ -15,7 +15,7 @@ from lib.cluster.slowdowns import (
     Diurnal,
     Empirical,
     Lognormal,
-    Pace,
+    PiecewiseSpeed,
     Product,
     Shared,
     Slowdown,
@@ -226,7 +226,7 @@ def test_a_day_does_its_integral(curve, start):
 
 def test_a_day_whose_shares_end_between_floats_goes_on():
     day = course(Diurnal(curve=(0.5, 1.0, 0.25), period=0.3, begin=0.1))
-    assert isinstance(day, Pace)
+    assert isinstance(day, PiecewiseSpeed)
     time = 0.0
     for _ in range(10_000):
         _, until = day.speed(time)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from lib import streams
 from lib.cluster.base import Site
-from lib.cluster.local import WallSite
+from lib.cluster.local import WallClockSite
 from lib.drivers import pipeline_loop
 from lib.drivers.plan import Plan
 from lib.protocols.pipeline_rule import PipelineRule
@@ -111,7 +111,7 @@ def stirred(case: Case) -> Iterator[None]:
 
             stack.enter_context(patch.object(pipeline_loop, "HostStore", store))
         if "hesitation" in case:
-            stack.enter_context(patch.object(WallSite, "_inline", lambda self, work: False))
+            stack.enter_context(patch.object(WallClockSite, "_inline", lambda self, work: False))
             locks = SimpleNamespace(Lock=partial(_Hesitant, case["hesitation"]), Condition=threading.Condition)
             stack.enter_context(patch.object(table, "threading", locks))
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())

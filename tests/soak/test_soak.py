@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import lib
 from lib.cluster.failures import Connection
-from lib.cluster.local import in_loop
+from lib.cluster.local import run_in_event_loop_thread
 from lib.protocols import ALL
 from tests.soak import KINDS, Found, checks, soak
 from tests.soak.__main__ import main
@@ -31,7 +31,7 @@ def test_some_of_it():
 def test_a_hang_ends_where_ctrl_c_is_ignored(monkeypatch):
     """As it is for jobs in the background, which waited for ever."""
     monkeypatch.setitem(checks.HANG, "local", 0.5)
-    monkeypatch.setattr(checks.Job, "run", lambda job, progress: in_loop(asyncio.Event().wait))
+    monkeypatch.setattr(checks.Job, "run", lambda job, progress: run_in_event_loop_thread(asyncio.Event().wait))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         case = {

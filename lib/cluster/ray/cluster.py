@@ -27,8 +27,8 @@ from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Main, Meeting, World
 from lib.cluster.failures import FailureSchedule
-from lib.cluster.local import MessageDelays, in_loop
-from lib.cluster.ray.node import Caller, Host, Place, RayHandle, Start, cause_of, gpu_share, placement
+from lib.cluster.local import MessageDelays, run_in_event_loop_thread
+from lib.cluster.ray.node import Caller, Host, Place, RayHandle, Start, actor_options, cause_of, gpu_share
 from lib.errors import LockstepError, NodeLost
 from lib.options.checked import Natural
 
@@ -81,7 +81,7 @@ class RayWorld(World):
         """Node -> its parts that are made again when its process is up again."""
         self._machines: dict[str, str] = {}
         """Node -> Ray's name of its machine."""
-        self._name = _name()
+        self._name = _new_run_name()
         self._attending: list[asyncio.Task] = []
         self._tasks: set[asyncio.Task] = set()
         self._deaths = 0
@@ -96,9 +96,9 @@ class RayWorld(World):
         try:
             if started:
                 self._start()
-            return in_loop(lambda: self._run(main, progress))
+            return run_in_event_loop_thread(lambda: self._run(main, progress))
         finally:
-            with uninterrupted():
+            with defer_keyboard_interrupt():
                 for actor in self._actors.values():
                     self.ray.kill(actor)
                 if started:
@@ -114,23 +114,23 @@ class RayWorld(World):
             cores = min(cpu_count(), self.workers + self.cluster.servers)
             options |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
             options |= {"object_store_memory": OBJECT_STORE}
-        start(self.cluster.address, options)
+        start_ray(self.cluster.address, options)
 
     async def _run(self, main: Main, progress: Callable[[int], None] | None) -> Any:
-        self._store = _store(self.ray.util.get_node_ip_address())
+        self._store = _open_store(self.ray.util.get_node_ip_address())
         self._start_workers()
-        watching = asyncio.create_task(self._watch(progress)) if progress else None
+        watching = asyncio.create_task(self._report_progress_repeatedly(progress)) if progress else None
         try:
             result = await main(self)
             if progress:
-                await self._report(progress)
+                await self._report_progress(progress)
             return result
         except self.ray.exceptions.RayTaskError as error:
             raise cause_of(error) from error
         finally:
             if watching:
                 watching.cancel()
-            await self._stop_attending()
+            await self._stop_restarting()
 
     def _start_workers(self) -> None:
         """Start the workers' processes, all at once: each takes seconds. Those that return later get the same share of a GPU."""
@@ -143,12 +143,12 @@ class RayWorld(World):
         # `host` awaits it and meets its error; if nothing does, the run has met another error.
         self._connected.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def _watch(self, progress: Callable[[int], None]) -> None:
+    async def _report_progress_repeatedly(self, progress: Callable[[int], None]) -> None:
         while True:
             await asyncio.sleep(0.5)
-            await self._report(progress)
+            await self._report_progress(progress)
 
-    async def _report(self, progress: Callable[[int], None]) -> None:
+    async def _report_progress(self, progress: Callable[[int], None]) -> None:
         counts = [actor.take_progress.remote() for node, actor in self._actors.items() if node.startswith("worker")]
         for samples in await asyncio.gather(*counts, return_exceptions=True):
             progress(samples if isinstance(samples, int) else 0)  # 0: it has just died
@@ -162,7 +162,9 @@ class RayWorld(World):
         if node not in self._actors:
             self._actors[node] = self._actor(node)
             if node.startswith("worker"):  # it was lost before
-                await self._alive(node, self._actors[node].join.remote((self._store.host, self._store.port)))
+                await self._await_answer(
+                    node, self._actors[node].connect_store.remote((self._store.host, self._store.port))
+                )
         elif node.startswith("worker"):
             await self._connected
         if node not in self._actors:  # it died meanwhile
@@ -172,27 +174,27 @@ class RayWorld(World):
         if again:
             self._start_clock_of(node)
         number = next(self._ids)
-        self._machines[node] = await self._alive(node, actor.create.remote(number, part, args))
+        self._machines[node] = await self._await_answer(node, actor.create.remote(number, part, args))
         if again:
             self.failure_schedule.start_clock([node])
         if returns:
             if node not in self._returning:
-                self._attending.append(asyncio.ensure_future(self._attend(node)))
+                self._attending.append(asyncio.ensure_future(self._restart_after_deaths(node)))
             self._returning[node].append((number, part, args))
         return RayHandle(actor, number, node, generation, returns, self._caller)
 
-    async def _attend(self, node: str) -> None:
+    async def _restart_after_deaths(self, node: str) -> None:
         """Start a node's process again as often as it dies, as long as its parts find their survivors."""
         place = self._actors[node], self._starts[node] - 1
         while place:
             with suppress(self.ray.exceptions.RayActorError):
-                await place[0].serve.remote()
-            place = await self._start_again(node)
-            self._caller.move(node, place)
+                await place[0].wait_for_death.remote()
+            place = await self._restart_process(node)
+            self._caller.update_place(node, place)
             for actor in self._actors.values():
-                actor.move.remote(node, place)
+                actor.update_place.remote(node, place)
 
-    async def _start_again(self, node: str) -> Place:
+    async def _restart_process(self, node: str) -> Place:
         try:
             if not await self.wait_until_up(node):
                 return None
@@ -206,17 +208,17 @@ class RayWorld(World):
             self.failure_schedule.start_clock([node])
         return actor, self._starts[node] - 1
 
-    async def _stop_attending(self) -> None:
+    async def _stop_restarting(self) -> None:
         """Let no node return any more, and remove what would have survived."""
         while self._attending:
             self._attending.pop().cancel()
         calls = [self._actors[node].clear.remote() for node in self._returning.keys() & self._actors.keys()]
         self._returning.clear()
         self._caller.places.clear()
-        self._name = _name()
+        self._name = _new_run_name()
         await asyncio.gather(*calls, return_exceptions=True)
 
-    async def _alive(self, node: str, answer: Awaitable) -> Any:
+    async def _await_answer(self, node: str, answer: Awaitable) -> Any:
         try:
             return await answer
         except self.ray.exceptions.RayActorError as error:
@@ -247,7 +249,7 @@ class RayWorld(World):
     def _actor(self, node: str, machine: str | None = None) -> Any:
         """`machine`: the one that it must be on."""
         gpus = self._gpus if node.startswith("worker") else 0
-        placed = placement(node, self.ray.nodes(), self.workers + self.cluster.servers, machine)
+        placed = actor_options(node, self.ray.nodes(), self.workers + self.cluster.servers, machine)
         # Every node may hold any number of waiting calls: gates are inside the parts.
         actor = self.ray.remote(**placed, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
@@ -255,7 +257,7 @@ class RayWorld(World):
         start = Start(self._starts[node], self._batches[node], self._clock_offset, self._name, places, gpus)
         self._starts[node] += 1
         actor = actor.remote(self.cluster, self.seed, node, start, path)
-        if any(failure.at_batch for failure in self.cluster.failures if failure.hits(node)):
+        if any(failure.at_batch for failure in self.cluster.failures if failure.affects_node(node)):
             self._spawn(self._await_last_batch(node, actor))
         return actor
 
@@ -265,11 +267,18 @@ class RayWorld(World):
             return
         workers = {node: actor for node, actor in self._actors.items() if node.startswith("worker")}
         where = self._store.host, self._store.port
-        await asyncio.gather(*(self._alive(node, actor.join.remote(where)) for node, actor in workers.items()))
+        await asyncio.gather(
+            *(self._await_answer(node, actor.connect_store.remote(where)) for node, actor in workers.items())
+        )
         if len(workers) == self.workers and not self.cluster.fails:
             generations = tuple(self._starts[node] - 1 for node in workers)
             everyone = Meeting("all", tuple(range(self.workers)), 0, generations if any(generations) else ())
-            await asyncio.gather(*(self._alive(node, actor.meet.remote(everyone)) for node, actor in workers.items()))
+            await asyncio.gather(
+                *(
+                    self._await_answer(node, actor.form_process_group.remote(everyone))
+                    for node, actor in workers.items()
+                )
+            )
 
     def start_clock(self) -> None:
         if not self.failure_schedule.running:
@@ -281,7 +290,7 @@ class RayWorld(World):
             self._start_clock_of(node)
 
     async def clear(self) -> None:
-        await self._stop_attending()
+        await self._stop_restarting()
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
         await super().clear()
@@ -290,8 +299,8 @@ class RayWorld(World):
         nodes = list(self._actors)
         self.failure_schedule.pause()
         self._connected.cancel()
-        await self._stop_attending()
-        await asyncio.gather(*(self._end(node) for node in nodes))
+        await self._stop_restarting()
+        await asyncio.gather(*(self._kill_and_keep_records(node) for node in nodes))
         self._start_workers()
         return [record for node in nodes for record in self.take_records(node)]
 
@@ -303,9 +312,9 @@ class RayWorld(World):
             self.failure_schedule.count_batch(node, await actor.batches_before_death.remote())
 
     def _kill(self, node: str) -> None:
-        self._spawn(self._end(node))
+        self._spawn(self._kill_and_keep_records(node))
 
-    async def _end(self, node: str) -> None:
+    async def _kill_and_keep_records(self, node: str) -> None:
         """Take the records out of a node's process, then kill it."""
         actor = self._actors.pop(node, None)
         if actor is None:
@@ -330,12 +339,12 @@ class RayWorld(World):
         self.start_clock()
 
 
-def _name() -> str:
+def _new_run_name() -> str:
     """A name for what survives processes of this run, until it starts again."""
     return uuid.uuid4().hex[:12]
 
 
-def _store(address: str) -> distributed.TCPStore:
+def _open_store(address: str) -> distributed.TCPStore:
     """The store through which process groups form; it listens on that address of this machine only."""
     listening = socket.create_server((address, 0))
     port, options = listening.getsockname()[1], {"is_master": True, "wait_for_workers": False}
@@ -363,7 +372,7 @@ def import_ray(one_machine: bool) -> Any:
     return ray
 
 
-def start(address: str | None, options: dict[str, Any]) -> None:
+def start_ray(address: str | None, options: dict[str, Any]) -> None:
     """Start Ray with these options, or join it at an address; if that fails, try once more."""
     import ray
 
@@ -374,19 +383,19 @@ def start(address: str | None, options: dict[str, Any]) -> None:
         try:
             if host and port.isdigit():  # where nothing listens Ray would try for a minute and a half
                 socket.create_connection((host, int(port)), timeout=5.0).close()
-            with uninterrupted():
+            with defer_keyboard_interrupt():
                 ray.init(**options)
             return
         except Exception as error:  # Ray has no types of its own for these
-            with uninterrupted():
+            with defer_keyboard_interrupt():
                 ray.shutdown()
-                _kill_leftovers(others)
+                _kill_leftover_processes(others)
             if pause is None or isinstance(error, (TypeError, ValueError)):
-                raise LockstepError(_why_not(address, error)) from error
+                raise LockstepError(_start_error_message(address, error)) from error
         time.sleep(pause)
 
 
-def _kill_leftovers(others: set[psutil.Process]) -> None:
+def _kill_leftover_processes(others: set[psutil.Process]) -> None:
     """Kill what a failed start has left: its server would take a share of the machine from the next try."""
     left = set(psutil.Process().children(recursive=True)) - others
     for child in left:
@@ -396,7 +405,7 @@ def _kill_leftovers(others: set[psutil.Process]) -> None:
     psutil.wait_procs(left, timeout=5)
 
 
-def _why_not(address: str | None, error: Exception) -> str:
+def _start_error_message(address: str | None, error: Exception) -> str:
     first = str(error).strip().partition("\n")[0]
     if address is not None:
         return (
@@ -410,7 +419,7 @@ def _why_not(address: str | None, error: Exception) -> str:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_keyboard_interrupt() -> Iterator[None]:
     """Raise Ctrl-C at the end of the block: Ray interrupted while it starts or stops leaves processes for a minute."""
     if threading.current_thread() is not threading.main_thread():  # Ctrl-C reaches the main thread alone
         yield

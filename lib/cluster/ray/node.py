@@ -20,7 +20,7 @@ import torch
 import torch.distributed as distributed
 
 from lib.cluster.base import Cluster, Handle, Meeting, Retries
-from lib.cluster.local import MessageDelays, WallSite, sleep_until
+from lib.cluster.local import MessageDelays, WallClockSite, sleep_until
 from lib.device_array import DeviceArray, native
 from lib.errors import BadOption, MemberLost, NodeLost, first_cause
 
@@ -72,12 +72,12 @@ class Host:
 
         return ray.get_runtime_context().get_node_id()
 
-    async def serve(self) -> None:
+    async def wait_for_death(self) -> None:
         """Never return: a call of this fails when the process ends."""
         await asyncio.Event().wait()
 
-    async def move(self, node: str, place: Place) -> None:
-        self.site.caller.move(node, place)
+    async def update_place(self, node: str, place: Place) -> None:
+        self.site.caller.update_place(node, place)
 
     async def clear(self) -> None:
         self._parts.clear()
@@ -116,11 +116,11 @@ class Host:
         samples, self.site.samples = self.site.samples, 0
         return samples
 
-    async def join(self, where: tuple[str, int]) -> None:
+    async def connect_store(self, where: tuple[str, int]) -> None:
         """Connect to the store through which the workers' process groups form."""
         self.site.store = distributed.TCPStore(*where)
 
-    async def meet(self, meeting: Meeting) -> None:
+    async def form_process_group(self, meeting: Meeting) -> None:
         await self.site.collective(self.site.group, meeting)
 
 
@@ -138,7 +138,7 @@ class Caller:
         self._moves: dict[str, asyncio.Future] = {}
         self._retries: dict[str, Retries] = {}
 
-    def move(self, node: str, place: Place) -> None:
+    def update_place(self, node: str, place: Place) -> None:
         """A node has returned, or never will."""
         self.places[node] = place
         if move := self._moves.pop(node, None):
@@ -158,7 +158,7 @@ class Caller:
         return await self._moves.setdefault(node, asyncio.get_running_loop().create_future())
 
 
-class RaySite(WallSite):
+class RaySite(WallClockSite):
     """A node's process."""
 
     store: distributed.Store
@@ -236,7 +236,7 @@ class RaySite(WallSite):
             self._groups[identity] = kind(store, rank, len(meeting.members), patience)
         return self._groups[identity]
 
-    def survivor(self, key: str, make: Callable[[str | None], Any]) -> Any:
+    def persistent_object(self, key: str, make: Callable[[str | None], Any]) -> Any:
         return make(f"{self._name}-{key}")
 
     def progress(self, samples: int) -> None:
@@ -273,7 +273,7 @@ class RayHandle(Handle):
         caller.turns[target] += 1
         if caller.delays is None:
             return asyncio.ensure_future(self._answer(node, ask()))
-        return asyncio.ensure_future(self._send(node, caller.delays.arrival(node), ask))
+        return asyncio.ensure_future(self._send(node, caller.delays.arrival_time(node), ask))
 
     async def _answer(self, node: str, call: Awaitable) -> Any:
         import ray
@@ -291,7 +291,7 @@ class RayHandle(Handle):
         if self._caller.frozen:
             await asyncio.Event().wait()
         result = await self._answer(node, ask())
-        await sleep_until(self._caller.delays.arrival(node, answer=True))
+        await sleep_until(self._caller.delays.arrival_time(node, answer=True))
         return result
 
 
@@ -307,7 +307,7 @@ def _identity(meeting: Meeting) -> tuple:
     return (*meeting.members, "generations", *meeting.generations) if any(meeting.generations) else meeting.members
 
 
-def placement(
+def actor_options(
     node: str, machines: Sequence[Mapping[str, Any]], processes: int, machine: str | None = None
 ) -> dict[str, Any]:
     """Return the share of a core that a node's actor asks Ray for and, for a server, its machine: each in turn.

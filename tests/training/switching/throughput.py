@@ -24,7 +24,7 @@ class ByHour(Slowdown):
     """Which stretches are busy; over and over. A list may go on growing."""
     hour: float
 
-    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
+    def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         return _ByHour(self, [each.sample_path(seed, node, rank) for each in (self.vacant, self.busy)])
 
 
