@@ -92,7 +92,8 @@ def _claims(options: argparse.Namespace) -> None:
     if options.plan:
         table = table[table["plan, published"].notna() | table["plan"].notna()]
         table = table.assign(needed=table["plan"].fillna(table["plan, published"]).astype(int))
-        print(table[["id", "case", "seeds", "needed"]].to_string(index=False))
+        shown = table[["id", "case", "seeds", "needed"]]
+        print("no stored run says what spread there is: run a pilot" if shown.empty else shown.to_string(index=False))
         return
     if options.json:
         print(table.to_json(orient="records", indent=1))

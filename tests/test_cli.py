@@ -268,15 +268,13 @@ def test_claims_of_a_paper_a_page_or_one(of, first, capsys):
 
 
 def test_claims_say_how_many_seeds_find_what_they_seek(capsys):
-    """Published: a paper's 0.674 with logarithms of a deviation of 0.23 needs (1.96 + 1.28)^2 (0.23 / 0.197)^2 = 15 and a few."""
-    assert main(["claims", "gba.t52-slowest", "--plan"]) == 0
-    head, line = capsys.readouterr().out.splitlines()
-    assert head.split() == ["id", "case", "seeds", "needed"] and line.split() == [
-        "gba.t52-slowest",
-        "private",
-        "8",
-        "17",
-    ]
+    """By the spread of what is published: the formula has its own tests."""
+    assert main(["claims", "gba", "--plan"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["id", "case", "seeds", "needed"] and len(lines) > 20
+    assert all(line.split()[0].startswith("gba.") and int(line.split()[-1]) >= 2 for line in lines)
+    assert main(["claims", "oac.example", "--plan"]) == 0
+    assert capsys.readouterr().out == "no stored run says what spread there is: run a pilot\n"
 
 
 def test_claims_that_did_not_hold(capsys):
