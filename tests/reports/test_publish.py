@@ -14,7 +14,7 @@ from lib.protocols import ALL
 from lib.seeds import DRAWN, SEALED
 from notebooks import compare_figure
 from notebooks.skeletons import server_rule
-from reports import claims, families, index, publish, runner, timelines
+from reports import claims, explorer, families, index, publish, runner, timelines
 from reports.headlines import NUMBER, BadHeadline, Headline, headline, headlines
 from reports.index import write_index
 from reports.markup import words
@@ -240,6 +240,12 @@ def test_a_headline_without_its_number_is_an_error(house, text, message):
     [judged] = house.record(results_of(0.05), "gba/one", "laptop")
     with pytest.raises(BadHeadline, match=message):
         Headline(text=text, verdicts={"gba.x": "other size"}).filled({"gba.x": judged})
+
+
+def test_the_comparisons_headline_fits_its_table():
+    """Its page has no verdicts, on which it could rest."""
+    first = {place: sound for place, sound, *_ in explorer.winners(index.front(paths.reference())["measured"])}
+    assert first.pop("equal workers").startswith("sync, gba") and all(each.startswith("gba") for each in first.values())
 
 
 def test_headlines_fit_what_is_published():
