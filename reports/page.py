@@ -4,8 +4,10 @@ import base64
 import hashlib
 import os
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
+from functools import cache
 from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -135,12 +137,28 @@ def framed(html: str, name: str, shown: Container[str] | None = None) -> str:
         (r"<style>.*?</style>", f"<style>{page_style()}</style>"),
         (r'<header class="top">.*?</header>', top),
         (r'<nav [^>]*class="around".*?</nav>', around),
-        (r"(?<=what it was made with</summary>)(?:<p.*?</p>)?", parts().repeating()),
+        (r"(?<=what it was made with</summary>)(?:<p.*?</p>)?", parts().repeating(_last_change(_rules_file(name)))),
         ("<dt>commit</dt>", f"<dt>{notebook_output.RUNS_CODE}</dt>"),
         (r" · commit (?=[0-9a-f]{10})", " · page made at commit "),
     ):
         html = re.sub(pattern, lambda _, text=text: str(text), html, count=1, flags=re.DOTALL)
     return html
+
+
+def _rules_file(name: str) -> Path:
+    return paths.notebooks() / name.rpartition("/")[0] / "claims.yaml"
+
+
+@cache
+def _last_change(file: Path) -> str:
+    """The commit that last changed a file; empty where git does not know."""
+    if not file.exists():
+        return ""
+    git = ["git", "-C", str(file.parent), "log", "-1", "--abbrev=10", "--format=%h", "--", file.name]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
 def with_words(html: str, name: str, verdicts: Sequence[claims.Verdict]) -> str:

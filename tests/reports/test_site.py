@@ -99,6 +99,17 @@ def test_a_page_of_an_earlier_run_gets_todays_title_question_and_finding(house):
     )
 
 
+def test_a_page_names_the_commits_of_its_runs_its_rules_and_itself():
+    old = "<summary>How to repeat this page, and what it was made with</summary><dt>commit</dt> · commit 0123456789abc"
+    new = framed(old, "oac/eviction")
+    assert "<dt>commit of the runs' code</dt>" in new and " · page made at commit 0123456789abc" in new
+    assert (
+        "For the same numbers check out the commit of the runs" in unescape(new) and framed(new, "oac/eviction") == new
+    )
+    if (REFERENCE.parents[1] / ".git").exists():
+        assert re.search(r"The verdicts are by the rules of commit [0-9a-f]{10}\.", new)
+
+
 def test_a_page_has_a_small_picture_of_its_first_figure(tmp_path):
     file = io.BytesIO()
     Image.new("RGB", (960, 640), "white").save(file, "PNG")
