@@ -261,6 +261,16 @@ def test_headlines_fit_what_is_published():
         )
 
 
+def test_every_page_of_a_paper_begins_with_its_finding():
+    found = claims.verdicts(paths.reference())
+    for each in runner.experiments():
+        page = paths.reference() / f"{each.name}.html"
+        if each.paper and page.exists():
+            said = headline(each.name, [verdict for verdict in found if verdict.claim.notebook == each.name])
+            text = unescape(page.read_text(encoding="utf-8"))
+            assert said and f'</h1><p class="headline">{said}</p>' in text, each.name
+
+
 def test_every_margin_has_its_reason():
     """And no reason is left of a margin that no claim has any more."""
     papers = {paper.folder: paper for paper in runner.papers()}
