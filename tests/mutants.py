@@ -202,6 +202,9 @@ def _learn_part(copy: Path, files: list[str], into: Path) -> None:
     class Watch:
         @pytest.hookimpl(wrapper=True)
         def pytest_runtest_protocol(self, item):
+            if sys.gettrace() is None:  # a test that traces by itself ended the tracing of all that follow
+                watching.stop()
+                watching.start()
             watching.switch_context(item.nodeid)
             start = time.monotonic()
             result = yield

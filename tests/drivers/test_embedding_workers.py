@@ -1,6 +1,7 @@
 """Embedding workers: who trains never sees an id, learns the same, and goes on when one dies; what that held is counted."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,7 +15,9 @@ from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workload
 from lib.cluster.base import nbytes
 from lib.cluster.spec import Work
 from lib.drivers.embedding_worker import EmbeddingWorker
+from lib.drivers.record import PartLog
 from lib.drivers.server_worker import first_sample, rank_of
+from lib.drivers.workers import EmbeddingWorkers
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair
 from lib.store import checkpoint
@@ -278,3 +281,10 @@ def test_summing_costs_each_entrys_row_and_each_sum():
     }
     assert worker._pooling_cost(bags) == Work(bytes=4 * (3 * 7 + 2 * 5))
     assert worker._pooling_cost({}) is None
+
+
+def test_a_dead_embedding_worker_abandons_the_batches_that_it_still_held():
+    counts = {"samples held": 7, "samples returned": 3, "samples forgotten": 1}
+    log = PartLog("embedding0", None, ledger=Counter(counts))
+    EmbeddingWorkers.settle(None, log)
+    assert log.extra["batches abandoned"] == 3

@@ -119,9 +119,18 @@ def test_every_stage_has_its_cost():
     )
 
 
+def test_rows_are_read_and_written_with_their_optimisers_state():
+    """Three rows of one number, for which Adam keeps three."""
+    cluster = VirtualCluster(server=Node(core_memory=12.0))
+    parts = records(Letters(row_optimizer=Adam(lr=0.01)), protocols.get("oac", in_flight=1), cluster)
+    took = {kind: end - start for part in parts for kind, start, end, batch, _ in part.spans if batch == 0}
+    assert [took["read"], took["write"]] == pytest.approx([2 * 3 * 4 * 4 / 12] * 2)
+
+
 def test_the_store_is_read_as_a_whole_after_all_other_accesses():
     run = lib.train(Letters(samples=6), "oac", "virtual", accesses=True, save=False)
     whole = run.accesses["batch"] == -1
     assert 0 < whole.sum() < len(run.accesses) and set(run.accesses.loc[whole, "kind"]) == {"read"}
     store = run.accesses[run.accesses["kind"] != "compute"]
+    assert store[["stamp", "safe"]].eq(-1).all(axis=None), "of computations alone"
     assert store.loc[store["batch"] == -1, "order"].min() > store.loc[store["batch"] >= 0, "order"].max()

@@ -204,3 +204,20 @@ def test_groups_have_each_of_those_who_wait_once(groups):
     meeting = Rendezvous(None, plan(twice, 3))
     with pytest.raises(BadOption, match="twice: form_groups must make groups of those who wait, each once; it gave"):
         asyncio.run(asked(meeting, (0, 0), (1, 0)))
+
+
+def test_a_worker_that_was_missing_at_the_start_waits_at_its_end_for_the_others():
+    """Its generation is later than any that the rendezvous has heard of."""
+
+    async def main():
+        meeting = Rendezvous(None, plan(rule(), 2))
+        await meeting.tell(0, "is missing")
+        await meeting.tell(0, "comes back")
+        ended = asyncio.ensure_future(meeting.end(0, 1))
+        await asked(meeting)
+        assert not ended.done()
+        await meeting.tell(1, "leaves")
+        await asked(meeting)
+        assert ended.done()
+
+    asyncio.run(main())

@@ -167,3 +167,13 @@ def test_a_merge_and_an_update_never_start_from_the_same_values():
     )
     run = train(shadow, replace(StepsThatMeet(), samples=30), LocalCluster(workers=1, threads=3))
     assert run.summary["loss"] == 30
+
+
+@pytest.mark.parametrize("threads, waits", [(1, 0.0), (2, 0.8)])
+def test_the_rendezvous_answers_while_the_one_thread_of_a_worker_computes(threads, waits):
+    """A step takes a second, and question and answer 0.8; threads that mix as one cannot ask before all are done."""
+    worker = Node(flops=BOWL.work().flops, cores=threads, latency=0.0, bandwidth=1e30, core_memory=1e30)
+    cluster = VirtualCluster(workers=2, worker=worker, nodes={"master": Node(latency=0.4, bandwidth=1e30)})
+    trace = train(rule(when=Loop(), worker_threads=threads), BOWL, cluster).trace
+    waited = trace[(trace["kind"] == "wait") & (trace["end"] < trace["end"].max() - 1)]
+    assert len(waited) > 4 and (waited["end"] - waited["start"]).min() == pytest.approx(waits, abs=1e-3)

@@ -1,6 +1,7 @@
 """Server rules with a gate or a threshold of their own: Ringmaster, admission and semi-synchronous training."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,18 @@ from tests.protocols.test_oracles import Forces, force, trained
 from tests.toys import finals, records
 
 PROPERTY = settings(max_examples=15, deadline=None, derandomize=True)
+
+
+# Bounded staleness
+
+
+def test_the_steps_of_a_worker_that_joins_are_level_with_the_slowest_of_the_others_or_its_own():
+    rule = get("hop-bs")
+    state = replace(rule.init(3), begun=(1, 5, 7), done=(0, 4, 6), active=frozenset({1, 2}))
+    joined = rule.on_join(state, 0)
+    assert joined.begun == (4, 5, 7) and joined.done == (4, 4, 6) and joined.active == {0, 1, 2}
+    alone = rule.on_join(replace(state, active=frozenset()), 0)
+    assert alone.begun == (0, 5, 7) and alone.done == (0, 4, 6)
 
 
 # Ringmaster

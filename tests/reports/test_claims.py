@@ -12,6 +12,8 @@ from lib.errors import LockstepError, UnknownName
 from lib.seeds import SEALED, judging
 from reports import claims
 from reports.claims import BadClaim, Claim
+from reports.claims.judge import Case, Verdict
+from reports.claims.stored_verdicts import save
 
 GOOD = """
 - id: a.b
@@ -251,6 +253,16 @@ def test_a_broken_verdict_says_what_to_do(house):
         claims.verdicts()
 
 
+def test_a_verdict_with_a_number_that_is_none_is_not_stored(house):
+    """Readers of JSON other than Python's take no NaN."""
+    house.claims(GOOD)
+    (mine,) = claims.load().values()
+    verdict = Verdict(claim=mine, word="undecided", cases=(Case(case="", word="undecided", ours=float("nan")),))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        save(verdict, results_of(1), [])
+    assert not (house.reports / "claims").exists()
+
+
 def test_what_is_run_by_hand_leaves_published_verdicts_alone(house, monkeypatch):
     house.notebook("one", parameters='profile: str = "smoke"  # size\nseeds: int = 3  # how many')
     house.claims(GOOD)
@@ -278,6 +290,8 @@ def test_kinds_are_counted_apart_and_a_papers_by_sealed_seeds(house):
     expected = {"target": {"met": 1}, "check": {"failed": 1}, "estimate": {"estimate": 1}}
     assert claims.counts(claims.verdicts()) == {"paper": {"reproduced": 1}, **expected}
     assert claims.false_positives(claims.verdicts()) == (1, 0.0)
+    others = [each.remarks for each in claims.verdicts() if each.claim.kind != "paper"]
+    assert others == [(), (), ()], "git is asked for the age of a paper's rule alone"
     house.record(results_of(0.2), "gba/one")
     assert claims.counts(claims.verdicts()) == expected, "seeds that are not sealed count for nothing"
     assert "its seeds were not sealed, so that it is not counted" in claims.verdicts()[0].remarks

@@ -12,8 +12,10 @@ import lib
 from lib import Node, VirtualCluster
 from lib.errors import LockstepError
 from lib.protocols import Pair, get
+from lib.results.outcome import stale
 from lib.results.run import Run
 from lib.store import checkpoint, sealed
+from tests.test_bad_input import broken
 from tests.toys import clicks
 
 CLICKS = clicks(16 * 21, 16, evaluation_samples=100)
@@ -161,3 +163,27 @@ def test_a_nodes_computing_is_a_share_of_its_cores_time(cores):
     seconds = (spent["end"] - spent["start"]).sum()
     share = run.usage.set_index("name").loc["worker0", "computed"]
     assert 0 < share == pytest.approx(seconds / (cores * run.summary["virtual_seconds"]), rel=0.02)
+
+
+def test_mean_staleness_by_hand():
+    found = stale({"staleness": Counter({0: 1, 3: 2}), "data_staleness": Counter()})
+    assert found == {"staleness_mean": 2.0, "staleness_max": 3, "staleness": {"0": 1, "3": 2}}
+    assert stale({"staleness": Counter()}) == {"staleness_mean": 0.0, "staleness_max": 0, "staleness": {}}
+
+
+def test_staleness_is_that_of_the_gradients_of_all_stages():
+    first, *more = (lib.Phase(protocol=get(name), steps=steps) for name, steps in (("gba", 3), ("async", None)))
+    cluster = VirtualCluster(workers=3, slowdown=0.5)
+    run = lib.train(CLICKS, lib.Schedule(phases=(first, *more)), cluster, save=False).summary
+    for name in ("staleness", "data_staleness"):
+        counts = sum((Counter(stage[name]) for stage in run["stages"]), Counter())
+        assert run[name] == counts and counts.total() == run["applied"] + run["decayed"] == CLICKS.batches()
+        mean = sum(int(age) * count for age, count in counts.items()) / counts.total()
+        assert 0 < run[f"{name}_mean"] == pytest.approx(mean) and run[f"{name}_max"] == max(map(int, counts))
+
+
+@pytest.mark.parametrize("protocol", ["sync", "all-reduce"])
+def test_a_gradient_that_is_not_finite_counts_as_dropped_by_its_worker(protocol):
+    """Batch 5 is the third of worker 1 of two."""
+    summary = lib.train(broken(5), protocol, VirtualCluster(workers=2), on_nan="skip", save=False).summary
+    assert [each["dropped"] for each in summary["by_worker"].values()] == [0, 1]

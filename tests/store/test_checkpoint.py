@@ -209,7 +209,7 @@ STEPS = (checkpoint.__file__, paths.__file__)
 
 def at_step(number, act, work, within=STEPS):
     """Do the work, and `act` before its step of that number, a line of code in these files; whether there was one."""
-    left = number
+    left, before = number, sys.gettrace()
 
     def step(frame, event, _):
         nonlocal left
@@ -226,7 +226,7 @@ def at_step(number, act, work, within=STEPS):
     try:
         work()
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return left <= 0
 
 

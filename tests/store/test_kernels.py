@@ -11,6 +11,22 @@ LOW, HIGH = -(2**63), 2**63 - 1
 IDS = st.lists(st.one_of(st.integers(-3, 3), st.integers(LOW, HIGH), st.sampled_from([LOW, HIGH])), max_size=60)
 
 
+def id_of(code):
+    """The id whose hash this is: `mix` turned round."""
+
+    def unshift(word, by):
+        found = word
+        for _ in range(64 // by):
+            found = word ^ (found >> by)
+        return found
+
+    word = unshift(code, 31) * pow(0x94D049BB133111EB, -1, 2**64) % 2**64
+    word = unshift(word, 27) * pow(0xBF58476D1CE4E5B9, -1, 2**64) % 2**64
+    word = unshift(word, 30)
+    assert kernels.mix(np.uint64(word)) == code
+    return word - 2**64 if word >= 2**63 else word
+
+
 def ints(*values):
     return np.array(values, np.int64)
 
@@ -84,3 +100,56 @@ def test_empty_input():
     assert [len(part) for part in kernels.unique(none)] == [0, 0]
     assert kernels.first_rows(none, 0, 3, 1.0).shape == (0, 3)
     assert [part.shape for part in combine(none, block, np.empty(0, np.float32))] == [(0,), (0, 3), (0,)]
+
+
+class Index:
+    """An index of eight entries over records [timestamp | id], of which there are at most six."""
+
+    def __init__(self):
+        self.index, self.words, self.slots = np.zeros(8, np.uint32), np.zeros((6, 3), np.uint32), {}
+
+    def enter(self, number):
+        slot = min({*range(6)} - {*self.slots.values()})
+        self.words[slot, 1:] = ints(number).view(np.uint32)
+        self.slots[number] = slot
+        kernels.enter(self.index, self.words, 0, ints(slot))
+
+    def remove(self, number):
+        kernels.remove(self.index, self.words, 0, ints(self.slots.pop(number)))
+
+    def find(self, *ids):
+        slots = np.empty(len(ids), np.int64)
+        missing = kernels.find(ints(*ids), self.index, self.words, 0, 0, slots, np.empty((0, 0), np.float32))
+        assert missing == (slots < 0).sum()
+        return slots.tolist()
+
+
+@pytest.mark.parametrize("first", [2, 6])
+def test_ids_of_equal_hash_bits_are_told_apart(first):
+    """All start their search at one entry, and have the bits that an index entry keeps in common; from 6 on it wraps."""
+    ids, index = [id_of((first << 61) + (5 << 4) + number) for number in range(4)], Index()
+    for number in ids[:3]:
+        index.enter(number)
+    assert index.find(*ids) == [0, 1, 2, -1]
+    index.remove(ids[0])
+    assert index.find(*ids) == [-1, 1, 2, -1]
+
+
+CROWDED = [id_of((first << 61) + (tag << 4)) for first in (0, 1, 5, 6, 7) for tag in (1, 2)] + [
+    id_of((first << 61) + (1 << 4) + 1) for first in (6, 7)
+]
+"""Ids that start their search close to each other and to the end of eight entries; some have equal hash bits."""
+
+
+@settings(derandomize=True, deadline=None, max_examples=300, database=None)
+@given(st.lists(st.sampled_from(CROWDED), max_size=40))
+def test_an_index_is_a_dict_however_crowded_it_is(ids):
+    """An id that is there goes, and one that is not comes where there is room."""
+    index = Index()
+    for number in ids:
+        if number in index.slots:
+            index.remove(number)
+        elif len(index.slots) < 6:
+            index.enter(number)
+        assert index.find(*CROWDED) == [index.slots.get(each, -1) for each in CROWDED]
+    assert (index.index != 0).sum() == len(index.slots)

@@ -1,13 +1,16 @@
 """Tables that forget: who goes, who comes in, what is lost, what a row takes; against Python's own containers."""
 
 from collections import OrderedDict
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.errors import BadOption
+from lib.store.device import DeviceTable
 from lib.store.optim import SGD, Adagrad
 from lib.store.rows import Rows
 from lib.store.table import Table
@@ -96,8 +99,9 @@ def test_many_evictions_leave_a_sound_index():
     assert (ours.stamps(gone) == -1).all()
 
 
-def test_only_training_look_ups_are_use():
-    ours = table(2)
+@pytest.mark.parametrize("kind", [Table, partial(DeviceTable, device=torch.device("cpu"))], ids=["host", "device"])
+def test_only_training_look_ups_are_use(kind):
+    ours = kind(1, STEP, seed=0, scale=0, max_rows=2)
     ours.pull([1])
     ours.pull([2])
     ours.push([1], np.ones((1, 1), np.float32), 0)
