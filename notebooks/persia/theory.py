@@ -1,7 +1,8 @@
 """Theorem 1 on a convex problem, and its alpha and tau on clicks: SGD on rows whose gradients are some updates old.
 
 Paper -> code: Eq. 2 -> `descend`; alpha, no more often than which a sample contains an id -> `alpha`; tau -> `tau`; the learning
-rate -> `rate`; the bound that the proof ends with, 4 (f(w0) - f*) / (gamma T) + 3 L gamma sigma^2 -> `bound`.
+rate -> `rate`; Lemma 1 (Eq. 7), by which the mean gradient's Lipschitz constant is at most alpha times a sample's -> `lemma`; the
+bound that the proof ends with, 4 (f(w0) - f*) / (gamma T) + 3 L gamma sigma^2 -> `bound`.
 
 The problem is least squares: a sample contains each of `ROWS` ids with probability alpha, and its prediction is the sum of their
 rows over the root of how many ids a sample has on average. All parameters are rows: delay and alpha alone tell runs apart.
@@ -11,8 +12,9 @@ that. What is measured is how much is lost of what training brings.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -25,7 +27,8 @@ from notebooks.persia import tasks
 
 ROWS = 64
 L = 1.0
-"""The gradient's Lipschitz constant."""
+"""The Lipschitz constant of the mean gradient. The paper's assumption asks for one that holds for every sample: of samples with
+few ids it is larger, up to 1 / alpha here."""
 NOISE = 1.0
 """Standard deviation of a label around its sample's truth."""
 
@@ -81,6 +84,31 @@ def _deviation(alpha: float, truth: np.ndarray, random: np.random.Generator) -> 
     errors = -features @ truth - NOISE * random.standard_normal(4000)
     gradients = errors[:, None] * features
     return float(np.sqrt(gradients.var(0).sum()))
+
+
+LEMMA_IDS = 8
+"""Ids of the problems on which Lemma 1 is computed."""
+
+
+def lemma(seeds: Iterable[int]) -> pd.DataFrame:
+    """The curvature of the mean loss over alpha L, which Lemma 1 bounds by 1, on least squares whose 2^8 possible samples are
+    all enumerated: with equally many of the eight ids in each sample, and with each id at a probability of its own.
+
+    L is the largest curvature of one sample's loss, as the paper's assumption asks.
+    """
+    samples = np.array(list(product((0.0, 1.0), repeat=LEMMA_IDS)))
+    count, rows = samples.sum(1), []
+    for seed in seeds:
+        chances = streams.stream(seed, "lemma 1").random(LEMMA_IDS)
+        likely = {f"{many} of 8 ids": (count == many) / (count == many).sum() for many in (1, 2, 4, 8)}
+        likely["unequal ids"] = np.where(samples == 1, chances, 1 - chances).prod(1)
+        for subject, weights in likely.items():
+            alpha, ids = (weights @ samples).max(), weights @ count
+            features = samples / np.sqrt(ids)
+            sample = count[weights > 0].max() / ids
+            mean = np.linalg.eigvalsh(features.T * weights @ features)[-1]
+            rows.append((subject, seed, alpha, sample, mean, mean / (alpha * sample)))
+    return pd.DataFrame(rows, columns=["subject", "seed", "alpha", "L", "L of the mean", "of alpha L"])
 
 
 IDS = (3, 30, 1000)

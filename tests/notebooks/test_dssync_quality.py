@@ -39,6 +39,28 @@ def test_bounds_by_hand():
     assert limits["loss, Eq. 21"].iloc[0] == pytest.approx(8 / 33 * (24 / 0.25 + 18))
 
 
+def test_lemma_a1_by_hand():
+    """Two workers at 1 and 3 in one direction, mean 2 and variance 1; a rate of 0.5 and mu of 0.25."""
+    groups, x = np.full((2, 2), 0.5), np.array([[1.0], [3.0]])
+    after = theory.expected_distance(groups @ x, np.array([1.0]), 0.5, 2.0, groups)
+    np.testing.assert_allclose(after, [1 + 0.5] * 2)  # half of the mean, squared, and the noise's (0.5 x 2)^2 / 2
+    np.testing.assert_allclose(theory.lemma_a1(x, 0.5, 2.0, groups), [0.875 * 4 + 0.5 + 2] * 2)
+
+
+def test_lemma_a1_fails_at_rates_above_two_over_l():
+    x, groups = np.array([[1.0]]), np.eye(1)
+    left, right = (
+        np.array([theory.expected_distance(x, np.array([1.0]), rate, 0.0, groups)[0] for rate in (0.25, 1.74, 1.76)]),
+        np.array([theory.lemma_a1(x, rate, 0.0, groups)[0] for rate in (0.25, 1.74, 1.76)]),
+    )
+    assert (left <= right).tolist() == [True, True, False]  # (1 - rate)^2 against 1 - rate / 4: equal at 1.75
+
+
+def test_lemma_a2_is_an_equality_for_groups_and_fails_without_an_average():
+    found = theory.courses(theory.RULES, [16], 2, [0], 4.0).groupby("rule")["variance over bound"].first()
+    assert found.to_dict() == pytest.approx({"ds-sync": 1, "bsp": 1 / 4, "alone": 4})
+
+
 def test_what_is_judged_of_the_theory_by_hand():
     """A distance of 10 / (t + gamma) falls with the power -1; BSP's is half of it on the one seed that both have."""
     steps = np.arange(1, 101)
@@ -47,7 +69,9 @@ def test_what_is_judged_of_the_theory_by_hand():
         for rule, seed, scale in (("ds-sync", 0, 10.0), ("ds-sync", 1, 90.0), ("bsp", 0, 5.0))
     }
     parts = [
-        each.assign(rule=rule, seed=seed, workers=4, apart=0.0, loss=0.0, gradient=1.0)
+        each.assign(rule=rule, seed=seed, workers=4, apart=0.0, loss=0.0, gradient=1.0).assign(
+            **{"one step over bound": 0.5, "variance over bound": 1.0}
+        )
         for (rule, seed), each in rows.items()
     ]
     found = theory.claim_table(pd.concat(parts), 4.0).set_index(["rule", "seed"])

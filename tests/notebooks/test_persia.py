@@ -134,6 +134,16 @@ def test_learning_rates_of_the_theorem_keep_its_bound():
     assert theory.rate(100, 0, 1.0, 1.0, 0.0) == 1 and theory.rate(100, 2, 0.5, 1.0, 0.2) == 1 / (1 + 2 + 4)
 
 
+def test_lemma_1_by_hand():
+    """Four of eight ids in each sample: alpha and features are 1 / 2, a sample's curvature is 4 / 4, and the mean's alpha."""
+    found = theory.lemma([0, 1]).set_index(["subject", "seed"])
+    four = found.loc[("4 of 8 ids", 0)]
+    assert four[["alpha", "L", "L of the mean", "of alpha L"]].tolist() == pytest.approx([0.5, 1, 0.5, 1])
+    assert found.loc[("1 of 8 ids", 0), "alpha"] == pytest.approx(1 / 8)
+    unequal = found.loc["unequal ids"]
+    assert unequal["of alpha L"].nunique() == 2 and (unequal["of alpha L"] < 1).all()
+
+
 @pytest.mark.parametrize("size", [64, 2000])
 def test_indices_are_as_many_bytes_as_is_said_and_lose_nothing(size):
     """8 bytes an entry against 2, and 10 for each distinct id: less than four times, however skewed."""
