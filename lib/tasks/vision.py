@@ -367,8 +367,9 @@ class ImageClasses(Workload):
     def evaluate(
         self, model: Classifier, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """accuracy and loss on unseen images. Of synthetic ones, whose classes' true probabilities are known, also
-        `expected_accuracy`, `expected_loss` and `accuracy_ceiling`, the largest expected accuracy of any answers."""
+        """accuracy and loss on unseen images, and of more than ten classes `top5`: how often the class is among the five
+        likeliest. Of synthetic images, whose classes' true probabilities are known, also `expected_accuracy`, `expected_loss` and
+        `accuracy_ceiling`, the largest expected accuracy of any answers."""
         held_out = _evaluation(self, seed)
 
         def logits(pixels: np.ndarray) -> torch.Tensor:
@@ -387,6 +388,8 @@ class ImageClasses(Workload):
             "accuracy": float((scores.argmax(1) == labels).double().mean()),
             "loss": float(F.cross_entropy(scores, labels)),
         }
+        if scores.shape[1] > 10:
+            result["top5"] = float((scores.topk(5).indices == labels[:, None]).any(1).double().mean())
         if held_out.truth is not None:
             truth = torch.from_numpy(held_out.truth)
             result["expected_accuracy"] = float(truth.gather(1, scores.argmax(1, keepdim=True)).mean())

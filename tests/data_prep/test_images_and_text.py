@@ -4,6 +4,7 @@ import io
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from pyarrow import parquet
@@ -18,6 +19,8 @@ from lib import VirtualCluster, workloads
 from lib.errors import Damaged
 from lib.tasks.prepared_datasets import Partitions
 from lib.tasks.vision import EncodedImages, decode
+from notebooks import study
+from notebooks.dssync import quality
 
 
 def rejected(out):
@@ -59,6 +62,26 @@ def test_twins_of_images_can_be_told_apart(kind, tmp_path):
     held, truth = images.take("test", "images", slice(None)).astype(float), images.take("test", "labels", slice(None))
     distance = ((held[:, None] - mean) ** 2).sum((2, 3, 4))
     assert (distance.argmin(1) == truth).mean() > 0.8
+
+
+def test_a_hundred_classes_are_the_paper_s_task_of_the_folder(tmp_path, monkeypatch):
+    """CIFAR-100's fine classes are trained; DS-Sync's page takes the paper's batch and network of them, not CIFAR-10's."""
+    Cifar100.twin(tmp_path / "raw", 1200, 0)
+    Cifar100.prepare(tmp_path / "raw", tmp_path / "out", Options())
+    monkeypatch.setattr(study, "PAGE", {**study.PAGE, "profile": "full", "data": str(tmp_path / "out")})
+    made = quality.job("images", "DS-Sync", 0, steps=0, evaluations=1)["workload"]
+    assert (made.name, made.batch_size, made.depth, made.width) == ("cifar100-wrn", 128, 26, 10)
+    monkeypatch.setitem(study.PAGE, "profile", "smoke")
+    case = {"task": "images", "mode": "BSP", "seed": 0}
+    job = quality.job(**case, steps=4, evaluations=1)
+    assert job["workload"].model(0).last.weight.shape[0] == 100
+    run = lib.train(**job, save=False)
+    ends = quality.ends(run, **case)
+    data = pd.DataFrame([case | {"mode": mode} | ends for mode in ("BSP", "ASP", "DS-Sync")])
+    rows = quality.folder_rows(data, "table 2, folders")["here"]
+    assert 0 < run.summary["top5"] < 1
+    assert rows["CIFAR-100, accuracy", "BSP"] == f"{100 * run.summary['accuracy']:.2f}"
+    assert rows["ImageNet, top-5", "BSP"] == "needs data=FOLDER of imagenet"
 
 
 def test_encoded_images_keep_their_bytes(tmp_path):

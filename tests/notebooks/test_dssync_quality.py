@@ -105,6 +105,8 @@ def test_images_of_a_folder_take_the_place_of_synthetic_ones_and_nothing_else_ch
     monkeypatch.setattr(ImageClasses, "work", lambda self: work)  # which would look into the folder
     synthetic = quality.job("images", "BSP", 7, **SHORT)
     monkeypatch.setitem(study.PAGE, "data", "cifar")
+    folder = type("Folder", (), {"manifest": {"dataset": "cifar-10"}})
+    monkeypatch.setattr(quality.prepared_datasets, "Partitions", lambda path: folder)
     real, other = (quality.job("images", "BSP", 7, **SHORT), batch_norm.job("BSP", "none", 7, **SHORT))
     for made in (real, other):
         assert made["workload"].data == "cifar" and made["workload"].batches() == 4 * 5

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from lib.streams import stream
-from lib.tasks.vision import ImageClasses, _patterns, augment, colour_moments, standardise
+from lib.tasks.vision import Classifier, ImageClasses, Images, _patterns, augment, colour_moments, standardise
+from lib.tasks.workload import evaluate
 
 PLAN = ImageClasses(classes=4, side=8, channels=2, shift=1, noise=3.0, world=0)
 
@@ -68,3 +70,35 @@ def test_augmented_images_are_windows_of_the_padded_ones():
     }
     found = {picture.tobytes() for picture in moved[:, 0]}
     assert found <= windows and len(found) > 60
+
+
+class Shy(Classifier):
+    """Scores as many classes as `behind` above the label's."""
+
+    def __init__(self, behind: int):
+        super().__init__(0.0)
+        self.behind = behind
+
+    def forward(self, batch, rows):
+        order = torch.arange(20)
+        labels = batch.features["image"][:, 0, 0, 0].round().long()
+        return -((labels[:, None] + self.behind - order) % 20).double()
+
+
+def labelled(size, **_):
+    labels = np.arange(size) % 20
+    return Images(np.broadcast_to(labels[:, None, None, None], (size, 3, 4, 4)).astype(np.float32), labels)
+
+
+@pytest.mark.parametrize(("behind", "top5"), [(0, 1.0), (4, 1.0), (5, 0.0)])
+def test_the_five_likeliest_by_hand(behind, top5, monkeypatch):
+    """A label that has the best, the fifth and the sixth score."""
+    images = ImageClasses(classes=20, side=4, evaluation_samples=40, world=behind)
+    monkeypatch.setattr(ImageClasses, "synthetic", lambda self, size, **about: labelled(size))
+    found = evaluate(images, Shy(behind), {}, 0)
+    assert found["top5"] == top5 and found["accuracy"] == (behind == 0)
+
+
+def test_of_ten_classes_nothing_is_said_of_five():
+    images = ImageClasses(evaluation_samples=8)
+    assert "top5" not in evaluate(images, images.model(0), {}, 0)
