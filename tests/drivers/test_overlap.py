@@ -13,8 +13,11 @@ from lib import LocalCluster, Lognormal, Node, VirtualCluster, workloads
 from lib.drivers.trainer import FORWARD
 from lib.errors import BadOption
 from lib.protocols.all_reduce import AllReduce
+from lib.protocols.baselines import Async
 from lib.protocols.dssync import DSSync
+from lib.protocols.mixing import Mean
 from lib.tasks.flat_model import FlatModel
+from tests.drivers.composing import rule as composed
 from tests.toys import clicks
 
 CLICKS = clicks(2_000, 50, hidden=(32, 16))
@@ -73,6 +76,18 @@ def test_collectives_after_backward_follow_each_other(rule, members):
     more = {"overlapped": False} if rule is AllReduce else {}
     apart = seconds(buckets="tensor", **more) - seconds()
     assert tensors > 20 and apart == pytest.approx(5 * (tensors - 1) * 2 * (members - 1) * latency)
+
+
+@pytest.mark.parametrize("exchange, collectives", [(Mean(), 1), (Mean(buckets=2), 2), (Mean(buckets=3), 3)])
+def test_parameters_travel_in_one_collective_unless_their_rule_says_otherwise(exchange, collectives):
+    """Each of a ring's 2 (N - 1) steps takes a latency."""
+    node = Node(latency=0.1, flops=1e30, core_memory=1e30, bandwidth=1e30)
+    there = VirtualCluster(workers=4, collective="ring", worker=node)
+    trace = lib.train(CLICKS, composed(exchange=exchange, rows=Async()), there, save=False, gradients=False).trace
+    mixes = trace[trace["kind"] == "mix"]
+    assert len(mixes) > 8 and (mixes["end"] - mixes["start"]).to_numpy() == pytest.approx(
+        collectives * 2 * 3 * 0.1, rel=1e-4
+    )
 
 
 def test_the_time_of_a_step_by_hand():

@@ -15,7 +15,7 @@ from lib.cluster.spec import Work
 from lib.drivers.parameter_server import ParameterServer
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint
-from lib.drivers.shard import Gradient, Shard
+from lib.drivers.shard import Gradient, Shard, _mean
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD
 from lib.store.table import Table
@@ -286,3 +286,10 @@ def test_reading_and_updating_cost_the_numbers_that_they_touch():
     assert shard.decode(message, whole=False)[1] == Work(bytes=8 * 3 * 5)
     gradient = SimpleNamespace(dense=np.zeros(10, np.float32), rows={"t": (ids, None)})
     assert shard.update_cost(SimpleNamespace(gradients=[gradient])) == Work(bytes=12 * (3 * 5 + 10))
+
+
+def test_a_weighted_mean_by_hand():
+    grads = [np.float32([2, 6]), np.float32([4, 8]), np.float32([100, 100])]
+    assert _mean(grads, [0.5, 1, 0], 2).tolist() == [2.5, 5.5]
+    assert _mean(grads, [2, 1, 0], 4).tolist() == [2, 5]
+    assert [each.tolist() for each in grads] == [[2, 6], [4, 8], [100, 100]], "they are read alone"

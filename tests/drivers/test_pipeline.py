@@ -1,5 +1,6 @@
 """OAC equals a serial execution in its computation order, bit for bit; plain asynchrony does not."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,9 +129,10 @@ def test_rows_are_read_and_written_with_their_optimisers_state():
 
 
 def test_the_store_is_read_as_a_whole_after_all_other_accesses():
-    run = lib.train(Letters(samples=6), "oac", "virtual", accesses=True, save=False)
+    run = lib.train(Letters(samples=100), "oac", "virtual", accesses=True, save=False)
     whole = run.accesses["batch"] == -1
     assert 0 < whole.sum() < len(run.accesses) and set(run.accesses.loc[whole, "kind"]) == {"read"}
     store = run.accesses[run.accesses["kind"] != "compute"]
     assert store[["stamp", "safe"]].eq(-1).all(axis=None), "of computations alone"
+    assert store.loc[store["batch"] == -1, "order"].eq(np.iinfo(np.int64).max).all()
     assert store.loc[store["batch"] == -1, "order"].min() > store.loc[store["batch"] >= 0, "order"].max()
