@@ -15,7 +15,9 @@ arrived before the first parameters for the next are read. Otherwise a worker wh
 parameters of the step before: its token does not show that lag of one version, and no gradient is decayed for it. So data
 staleness, which counts from tokens, is 0, while staleness, which counts updates since parameters were read, is not.
 
-Departures: the buffer's rest is applied when the last worker leaves (the paper's last step, ceil(Q / M)). A decayed
+Departures: a server keeps an update's M gradients and sums them at its end, where the authors sum some in advance to save memory
+(App. B); a weight depends on versions that change at updates only, so it is known on arrival, and both sums agree to rounding.
+The buffer's rest is applied when the last worker leaves (the paper's last step, ceil(Q / M)). A decayed
 gradient still counts in the divisor, as "divided by N_a" in Algorithm 2 says. An id's step of appearance is the one before this
 update; line 19 sets it first, after which no gradient would be decayed by it. An update that leaves nothing of an id's gradients
 is none of its steps. The paper prints t_i = floor(i / K) once; only M in its place gives the repeats that its text describes.

@@ -12,8 +12,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lib import Node, VirtualCluster, protocols
+from lib.drivers.shard import _mean
+from lib.protocols.gba import GBA
+from lib.protocols.server_rule import Push
 from lib.store.optim import SGD, Adagrad
 from lib.tasks.flat_model import Batch
 from tests.toys import Climb, Letters, finals, records
@@ -117,6 +122,31 @@ def test_gba_is_algorithm_2_row_by_row(optimizer, iota, seed):
     assert decayed["rows, had they the dense weight"] > decayed["rows"] > 0  # so the one is not the other
     assert w == pytest.approx(expected_w, rel=1e-5)
     assert rows == pytest.approx(expected_rows, rel=1e-5)
+
+
+@given(
+    pushes=st.lists(st.tuples(st.integers(0, 6), st.floats(-1, 1, width=32)), min_size=1, max_size=60),
+    size=st.integers(1, 6),
+    iota=st.integers(0, 3),
+)
+def test_gba_s_weighted_sum_may_be_made_in_advance(pushes, size, iota):
+    """Appendix B: a gradient's weight, and a row's, are known when it arrives, since no step ends before its update does. So one
+    running sum is the sum of all M gradients at the update, to rounding."""
+    rule = GBA(iota=iota, size=size)
+    state, gradients, in_advance = rule.init(6), {}, np.zeros(1, np.float32)
+    for place, (token, gradient) in enumerate(pushes):
+        push = Push(
+            worker=place % 6, token=token, batch=place * 37 % 61
+        )  # batches arrive in another order than their own
+        gradients[push.batch] = np.array([gradient], np.float32)
+        in_advance += rule._keeps(token, state.step) * gradients[push.batch]
+        state, decisions = rule.on_push(state, push)
+        for update in decisions:
+            own = sorted(zip(update.pushes, update.weights, strict=True), key=lambda pair: pair[0].batch)
+            at_once = _mean([gradients[each.batch] for each, _ in own], [weight for _, weight in own], update.divisor)
+            np.testing.assert_allclose(in_advance / size, at_once, atol=1e-6)
+            in_advance = np.zeros(1, np.float32)
+    assert len(state.pending) == len(pushes) % size
 
 
 @pytest.mark.parametrize("name, options", [("sync", {}), ("bsp", {"size": 3}), ("hop-bw", {"spare": 2})])
