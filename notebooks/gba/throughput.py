@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from lib import Run
+from lib import Run, Uplink, VirtualCluster
 from notebooks import study
 
 TABLE = pd.DataFrame.from_dict(study.paper_table("gba", "table 5.2"), orient="index")
@@ -37,6 +38,14 @@ def fit_sigma(ratios: Mapping[float, float], wanted: float) -> float:
     """The spread at which Sync has `wanted` of Async's throughput, given what it has at some spreads: log-linear between two."""
     logs = {math.log(share): sigma for sigma, share in ratios.items()}
     return float(np.interp(math.log(wanted), sorted(logs), [logs[x] for x in sorted(logs)]))
+
+
+def rows_on_workers(cluster: VirtualCluster) -> VirtualCluster:
+    """The cluster with its rows partitioned over the workers' machines, as Sync by all-reduce has them (Sec. 3.1): each machine
+    has a worker and a server behind one interface, so that rows and their gradients travel from all to all."""
+    machines = [(f"worker{rank}", f"server{rank}") for rank in range(cluster.workers)]
+    uplinks = tuple(Uplink(nodes=nodes, bandwidth=cluster.worker.bandwidth) for nodes in machines)
+    return replace(cluster, servers=cluster.workers, uplinks=uplinks)
 
 
 def lags(run: Run, **case) -> dict[str, float]:

@@ -52,3 +52,20 @@ def test_of_the_slow_quarter_is_said_what_is_used_and_how_old_it_is():
     found = throughput.slow_quarter(run)
     assert (found["slow: used"], found["others: used"], found["slow_used"]) == (0.25, 1.0, 0.25)
     assert (found["slow: age"], found["others: age"]) == (7.0, 1.0)
+
+
+def test_rows_on_the_workers_machines_are_the_same_training_from_all_to_all():
+    """A quarter of the rows is on the machine that reads it: over the machines' interfaces go the others, and the ring."""
+    few = lib.VirtualCluster(workers=4, servers=1, slowdown=0.6)
+    task = lib.workloads.get("ctr-synthetic", samples=4 * 64 * 10, batch_size=64)
+    one, all_ = (
+        lib.train(task, "all-reduce", cluster, seed=500, keep=True, save=False)
+        for cluster in (few, throughput.rows_on_workers(few))
+    )
+    assert np.array_equal(one.model.dense["values"], all_.model.dense["values"])
+    assert all(np.array_equal(rows.values, all_.model.rows[table].values) for table, rows in one.model.rows.items())
+    kinds = all_.summary["bytes_by_kind"]
+    crossing = all_.usage.loc[all_.usage["name"].str.startswith("uplink"), "bytes_sent"].sum()
+    rows = sum(size for kind, size in kinds.items() if kind != "mix gradients")
+    ring = 2 * 3 / 4 * kinds["mix gradients"]  # which counts every worker's vector once
+    assert crossing == pytest.approx(ring + 0.75 * rows, rel=0.01)  # messages without rows or gradients are the rest
