@@ -239,6 +239,11 @@ def test_every_field_that_judges_counts_in_the_rules_hash():
     assert judged == set().union(*others, *of_equivalence) - {"broken"} | {"order"}
 
 
+def test_a_rules_hash_stays_what_it_was():
+    """By another hash every stored verdict would be judged again; a new field of claims changes it, and must say so here."""
+    assert claim(sentence="α ≥ β").hash == "8077e3358ffb9b2f"
+
+
 def test_a_notebook_without_claims_is_an_error(house):
     house.claims(GOOD)
     with pytest.raises(UnknownName, match="valid: one"):
