@@ -129,6 +129,16 @@ def test_multi_hot_fields_are_summed_where_the_ids_are():
     assert served.summary["train_loss"] == pytest.approx(alone.summary["train_loss"], abs=2e-5)  # but for rounding
 
 
+def test_servers_sum_the_rows_of_a_field_only_where_the_store_says_so():
+    """A row of four numbers for each distinct id, or for each field of each sample."""
+    batches = [BAGS.batch(0, index) for index in range(BAGS.batches())]
+    distinct = sum(batch.ids[TABLE].size for batch in batches)
+    for pooling, rows in (("worker", distinct), ("server", BAGS.samples * 3)):
+        store = lib.RowStore(pooling=pooling)
+        summary = train(BAGS, "async", VirtualCluster(workers=1), embedding_workers=0, store=store).summary
+        assert summary["bytes_by_kind"]["pull rows"] == 4 * 4 * rows
+
+
 @pytest.mark.parametrize("workload", [CLICKS, BAGS], ids=["one id", "multi-hot"])
 def test_a_timing_run_sends_as_much_in_the_same_time(workload):
     real, timed = (train(workload, "hybrid", gradients=gradients).summary for gradients in (True, False))
