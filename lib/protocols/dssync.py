@@ -1,4 +1,4 @@
-"""DS-Sync: Wang et al., "Divide-and-Shuffle Synchronization for Distributed Machine Learning", 2020 (arXiv:2007.03298, version 1).
+"""DS-Sync: Wang et al., "Divide-and-Shuffle Synchronization for Distributed Machine Learning", 2020 (arXiv:2007.03298v1).
 
 The rule in one sentence: after each local step a worker averages its parameters inside a small group only, and the groups
 alternate so that every worker's update reaches all the others within two steps.
