@@ -111,7 +111,9 @@ def _show(found: "Comparison") -> None:
     from notebooks.advisor.comparison import CLOCK
 
     print(found.table().to_string(index=False))
-    print("best rate: as a multiple of the workload's own; age: in updates; [a, b]: 95 % interval")
+    print(
+        f"best rate: as a multiple of the workload's own; time: to {found.target}; age: in updates; [a, b]: 95 % interval"
+    )
     print(
         f"Time is simulated unless the cluster is local or ray; differences below {100 * CLOCK:.0f} % mean nothing.\n"
     )

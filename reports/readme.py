@@ -89,8 +89,11 @@ def papers(folder: Path, verdicts: list[Verdict]) -> str:
         theirs = [each for each in verdicts if each.claim.kind == "paper" and each.claim.folder == paper.folder]
         if theirs:
             judged = Counter(each.word for each in theirs if each.counts)
+            judged[claims.SHELF] = sum(each.word == claims.SHELF for each in theirs)
             judged["waiting for a run"] = sum(each.word == "not run" for each in theirs)
-            tally = claims.tally({word: judged[word] for word in (*SAID, "waiting for a run") if judged[word]})
+            tally = claims.tally(
+                {word: judged[word] for word in (*SAID, claims.SHELF, "waiting for a run") if judged[word]}
+            )
             counts = f"{sum(judged.values())}: {tally}"
             cite = f"[{paper.cite}]({paper.link})" if paper.link else paper.cite
             place = f"{paper.folder}/README.md"
