@@ -52,10 +52,10 @@ OPTION = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return carry_out(_parser().parse_args(arguments))
+    return run_command(_parser().parse_args(arguments))
 
 
-def carry_out(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Carry out a command, print what is wrong in a line, and return the exit code."""
     try:
         return options.command(options) or 0
@@ -148,7 +148,7 @@ def _train(options: argparse.Namespace) -> None:
     check_names(options.workload, options.protocol, options.cluster)
     import lib
 
-    pairs = named(options.option)
+    pairs = parse_options(options.option)
     flags = ("seed", "samples", "force", "profile", "data")
     for name in pairs.keys() & set(flags):
         raise BadOption(f"{name} has a flag of its own: --{name}")
@@ -157,15 +157,15 @@ def _train(options: argparse.Namespace) -> None:
         _train_seeds(options, values, pairs)
         return
     try:
-        _show(lib.train(options.workload, options.protocol, options.cluster, **values, **pairs), options.json)
+        _print_summary(lib.train(options.workload, options.protocol, options.cluster, **values, **pairs), options.json)
     except NotSaved as error:
-        _show(error.run, options.json)
+        _print_summary(error.run, options.json)
         folder = Path(tempfile.mkdtemp(prefix="lockstep-")) / "run"
         error.run.save(folder)
         raise LockstepError(f"{error.problem}. The run is kept in {folder} and may be moved there") from error
 
 
-def _show(run: "Run", as_json: bool) -> None:
+def _print_summary(run: "Run", as_json: bool) -> None:
     """Print a run's summary."""
     summary = {**run.summary, "digest": run.digest}
     if as_json:
@@ -209,17 +209,17 @@ def check_names(workload: str, protocol: str, cluster: str) -> None:
                 raise unknown(registry.what, name, registry)
 
 
-def named(texts: Sequence[str]) -> dict[str, Any]:
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     """The options of a command line, each of which stands there once."""
     found: dict[str, Any] = {}
-    for name, value in map(pair, texts):
+    for name, value in map(parse_option, texts):
         if name in found:
             raise BadOption(f"{name} is given twice, as {found[name]!r} and as {value!r}; leave one of them out")
         found[name] = value
     return found
 
 
-def pair(text: str) -> tuple[str, Any]:
+def parse_option(text: str) -> tuple[str, Any]:
     """Split NAME=VALUE and read the value as YAML: 32 is a number, [64, 32] a list, true a truth value."""
     from lib.options import yaml_source
 

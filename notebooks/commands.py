@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lib import BadOption
-from lib.command_line import OPTION, PAIRS, check_names, named
+from lib.command_line import OPTION, PAIRS, check_names, parse_options
 from notebooks.advisor import cli_options
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _setting(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str
     workload = cli_options.workload(options)
     for protocol in protocols:
         check_names(workload, protocol, options.cluster)
-    return workload, cli_options.comparison_options(options, protocols[0], named(options.option))
+    return workload, cli_options.comparison_options(options, protocols[0], parse_options(options.option))
 
 
 def _show(found: "Comparison") -> None:
@@ -135,7 +135,7 @@ def _explain(options: argparse.Namespace) -> None:
         raise BadOption("explain: give a workload and a protocol, as for `lockstep train`, or --trace FILE")
     else:
         check_names(options.workload, options.protocol, options.cluster)
-        given = named(options.option)
+        given = parse_options(options.option)
         found = explain(options.workload, options.protocol, options.cluster, **given)
         if options.perfetto:
             import lib

@@ -21,7 +21,7 @@ from html import unescape
 from pathlib import Path
 
 from lib import paths
-from lib.command_line import carry_out
+from lib.command_line import run_command
 from lib.errors import LockstepError
 from lib.protocols import ALL
 from notebooks import compare_figure
@@ -203,4 +203,4 @@ def machine_path(text: str) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(carry_out(argparse.Namespace(command=lambda _: print(publish()))))
+    sys.exit(run_command(argparse.Namespace(command=lambda _: print(publish()))))

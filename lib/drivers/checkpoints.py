@@ -65,7 +65,7 @@ class CheckpointFolder:
     def newest(self) -> Path:
         return self.folder / f"stage-{self.stage:04}.pt"
 
-    def place(self, batch: int, name: str) -> Path:
+    def part_path(self, batch: int, name: str) -> Path:
         """Where a part writes its state at the pause before that batch."""
         return self._parts(batch) / f"{name}.pt"
 
@@ -73,14 +73,14 @@ class CheckpointFolder:
         """Make this the newest checkpoint, once all these parts have been written."""
         parts = {}
         for name in written:
-            if not (file := self.place(run["batch"], name)).exists():
+            if not (file := self.part_path(run["batch"], name)).exists():
                 raise LockstepError(
                     f"{name} has written {file} on its node, and the driver does not find it: the folder of the reports "
                     "(LOCKSTEP_REPORTS) must be one that all machines of a run share"
                 )
             parts[name] = checkpoint.digest_of(file)
         checkpoint.save(self.newest, {"run": run, "parts": parts})
-        self._tidy(self._parts(run["batch"]))
+        self._delete_others(self._parts(run["batch"]))
 
     def find(self, kinds: tuple[type, ...] = ()) -> Checkpoint | None:
         """The newest checkpoint, if there is one; `kinds` are further dataclasses that it may hold."""
@@ -89,15 +89,15 @@ class CheckpointFolder:
         state = checkpoint.load(self.newest, kinds)
         return Checkpoint(**state, folder=self._parts(state["run"]["batch"]), kinds=kinds)
 
-    def drop(self) -> None:
+    def delete(self) -> None:
         """Delete the stage's checkpoint, as the stage is over and saved as a whole."""
         self.newest.unlink(missing_ok=True)
-        self._tidy()
+        self._delete_others()
 
     def _parts(self, batch: int) -> Path:
         return self.folder / f"stage-{self.stage:04}-{batch:08}"
 
-    def _tidy(self, but: Path | None = None) -> None:
+    def _delete_others(self, but: Path | None = None) -> None:
         for old in self.folder.glob(f"stage-{self.stage:04}-*"):
             if old != but:
                 shutil.rmtree(old, ignore_errors=True)
@@ -122,7 +122,7 @@ class Attempt:
     left_out: bool = False
     """Whether a worker was away for a while, so that its share of the data was left out."""
 
-    def begin(self, world: World) -> float:
+    def start_clock(self, world: World) -> float:
         """Start the training clock, unless it runs; when it started."""
         if self.started is None:
             world.start_clock()
@@ -142,11 +142,11 @@ class Attempt:
         self.number, self.undone, self.started = state["number"], state["undone"], state["start"]
         self.current = True
 
-    def next(self, logs: Iterable[PartLog]) -> Attempt:
+    def next_attempt(self, logs: Iterable[PartLog]) -> Attempt:
         """The attempt after this one, which left these logs."""
-        most = max(self.issued, issued([*logs, *self.lost]))  # it may have ended before it resumed
+        most = max(self.issued, count_issued([*logs, *self.lost]))  # it may have ended before it resumed
         return replace(self, number=self.number + 1, issued=most, lost=[], left_out=False)
 
 
-def issued(logs: Iterable[PartLog]) -> int:
+def count_issued(logs: Iterable[PartLog]) -> int:
     return sum(log.ledger["issued"] for log in logs)

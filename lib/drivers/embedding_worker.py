@@ -49,12 +49,13 @@ class EmbeddingWorker(Part):
         """Worker -> its client of the servers, whose rule follows the workers that train."""
         self._end = asyncio.Event()
         self.record = PartLog(site.node, [] if plan.trace else None)
-        self._make = data_service.source(site, plan, self.record)
+        self._make = data_service.batch_maker(site, plan, self.record)
 
-    async def hold(self, worker: int, index: int) -> DispatchedBatch:
+    async def dispatch_batch(self, worker: int, index: int) -> DispatchedBatch:
         """Make a batch for a worker, or let a reader make it, and keep its ids."""
         if worker not in self._clients:
-            self._clients[worker] = ServerClient(self._site, self._plan.behind, self._servers, worker, 0, self.record)
+            plan = self._plan.behind_embedding_workers
+            self._clients[worker] = ServerClient(self._site, plan, self._servers, worker, 0, self.record)
         client = self._clients[worker]
         batch = await self._make(index)
         sample, self._next = self._next, self._next + 1
@@ -86,14 +87,14 @@ class EmbeddingWorker(Part):
         worker, batch, bags = self._held[sample]
         client, result = self._clients[worker], None
         if gradients is not None:
-            rows = await self._site.compute(self._pooling_cost(bags), self._spread, bags, gradients)
+            rows = await self._site.compute(self._pooling_cost(bags), self._spread_gradients, bags, gradients)
             result = StepResult(loss=math.nan, dense=torch.empty(0), rows=rows, scores=None)
         await client.push(batch, result)
         if self._held.pop(sample, None):
             self.record.ledger["samples returned"] += 1
         return True
 
-    async def forget(self, worker: int) -> None:
+    async def forget_worker(self, worker: int) -> None:
         """Drop what is held for a lost worker."""
         self._clients.pop(worker, None)
         forgotten = [sample for sample, (owner, *_) in self._held.items() if owner == worker]
@@ -101,12 +102,12 @@ class EmbeddingWorker(Part):
             del self._held[sample]
         self.record.ledger["samples forgotten"] += len(forgotten)
 
-    async def serve(self) -> None:
-        """Wait until `rest`; a caller that waits for this learns of the node's death."""
+    async def wait_for_stop(self) -> None:
+        """Wait until `stop`; a caller that waits for this learns of the node's death."""
         self._end.clear()
         await self._end.wait()
 
-    async def rest(self) -> None:
+    async def stop(self) -> None:
         self._end.set()
 
     async def report(self, end: EvalPoint) -> PartLog:
@@ -122,7 +123,7 @@ class EmbeddingWorker(Part):
         sums = {table: each.sums(rows[table], batch.where[table].ravel()) for table, each in bags.items()}
         return {table: self._store.rows.encode(block) for table, block in {**rows, **sums}.items()}
 
-    def _spread(self, bags: dict[str, Bags], gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _spread_gradients(self, bags: dict[str, Bags], gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The rows' gradients, those of sums spread over the rows that were summed."""
         rows = {table: self._store.gradients.decode(sent) for table, sent in gradients.items()}
         return rows | {table: each.spread(rows[table])[1] for table, each in bags.items()}

@@ -15,10 +15,10 @@ from lib.cluster.spec import Work
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
 from lib.drivers.replicas import Replica
-from lib.drivers.trainer import Overlap
+from lib.drivers.trainer import OverlappedMean
 from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
-from lib.protocols.replica_rule import mixes_now, neighbours
+from lib.protocols.replica_rule import mix_takes_place, mixing_row
 from lib.store.checkpoint import Checkpointed
 from lib.store.rows import concat, dense_slice, union
 
@@ -53,7 +53,7 @@ class Exchanger(Checkpointed, ABC):
     def stop(self, until: int) -> None:
         """End that stretch: the worker mixes no more in it."""
 
-    def ask_ahead(self) -> asyncio.Task | None:
+    def request_group_ahead(self) -> asyncio.Task | None:
         """Ask for a group as a step begins, where that is possible, so that the answer travels while the worker computes."""
         return None
 
@@ -72,38 +72,38 @@ class Exchanger(Checkpointed, ABC):
         return sent
 
 
-class InGroups(Exchanger):
+class GroupExchanger(Exchanger):
     """Groups are formed by a rendezvous and mix by collectives."""
 
-    def ask_ahead(self) -> asyncio.Task | None:
+    def request_group_ahead(self) -> asyncio.Task | None:
         self.round += 1
-        return self._ask(self.round - 1)
+        return self._request_group(self.round - 1)
 
-    def _ask(self, round: int) -> asyncio.Task:
-        moved = self.replica.moved()
+    def _request_group(self, round: int) -> asyncio.Task:
+        moved = self.replica.distance_since_mix()
         distance = () if moved is None else (moved,)
-        asked = asyncio.ensure_future(self.rendezvous.meet(self.rank, round, self.site.generation, *distance))
+        asked = asyncio.ensure_future(self.rendezvous.join_group(self.rank, round, self.site.generation, *distance))
         # The step that asked may have ended when the answer comes, and so may the rendezvous.
         asked.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         return asked
 
-    async def in_group(
+    async def mix_in_group(
         self, label: int | None, asked: asyncio.Task | None, mix: Callable[[Meeting], Awaitable[Any]]
     ) -> tuple[float, Any]:
         """When the group was there, and what the mix in it gives, which is made again without a member that died; None where
         there is no group. With a `label` the worker waits meanwhile."""
         before = self.site.now()
-        met = await (asked or InGroups.ask_ahead(self))
+        met = await (asked or GroupExchanger.request_group_ahead(self))
         start = self.site.now()
         if label is not None:
-            self.record.span("wait", before, start, label)
+            self.record.add_span("wait", before, start, label)
         while met is not None:
             self.round = met.round + 1
             try:
                 return start, await mix(met)
             except MemberLost:
                 self.record.extra["mixes repeated"] += 1
-                met = await self._ask(met.round)
+                met = await self._request_group(met.round)
         return start, None
 
     async def mix_rows(self, met: Meeting) -> None:
@@ -138,19 +138,19 @@ class InGroups(Exchanger):
         return concat(means, buckets)
 
 
-class Averaging(InGroups):
+class AveragingExchanger(GroupExchanger):
     """Every member gets the mean of what they all send, and of the rows that any of them holds."""
 
-    def ask_ahead(self) -> asyncio.Task | None:
-        return super().ask_ahead() if self.exchange_kind.ahead else None
+    def request_group_ahead(self) -> asyncio.Task | None:
+        return super().request_group_ahead() if self.exchange_kind.ahead else None
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
-        start, mixed = await self.in_group(label, asked, self._mix)
+        start, mixed = await self.mix_in_group(label, asked, self._mix)
         return start if mixed else None
 
     async def exchange(self, seen: tuple[np.ndarray, int, int]) -> tuple[float, Mix | None]:
         """When the group was there, and a mix of the replica as it was seen, which is still to be merged."""
-        return await self.in_group(None, None, partial(self._exchange, seen=seen))
+        return await self.mix_in_group(None, None, partial(self._exchange, seen=seen))
 
     async def _mix(self, met: Meeting) -> bool:
         await self.replica.merge(await self._exchange(met))
@@ -163,15 +163,15 @@ class Averaging(InGroups):
         return Mix(met.round, met.members, sent, await self.average(met, sent))
 
 
-class AveragingGradients(InGroups):
+class GradientExchanger(GroupExchanger):
     """Every member gets the mean gradient; a mix belongs to a step."""
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         raise NotImplementedError
 
-    async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: Overlap | None):
+    async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: OverlappedMean | None):
         """When the group was there, and the mean; `mine` where there is no group."""
-        running, repeats = self.replica.running(), False
+        running, repeats = self.replica.statistics_to_send(), False
         self.record.bytes["mix gradients"] += mine.nbytes + running.nbytes
 
         async def average(met: Meeting) -> np.ndarray:
@@ -180,17 +180,17 @@ class AveragingGradients(InGroups):
             if overlap is None:
                 mean = await self.average(met, mine)
             else:  # in the same buckets: for a member that has joined again this group is the first of its step
-                mean = await (overlap.again(met, mine) if again else overlap.mean())
+                mean = await (overlap.mean_again(met, mine) if again else overlap.mean())
             if running.size:
-                self.replica.settle(await self.site.mean(replace(met, key=f"{met.key}, running"), running))
+                self.replica.set_mean_statistics(await self.site.mean(replace(met, key=f"{met.key}, running"), running))
             await self.mix_rows(met)
             return mean
 
-        start, mean = await self.in_group(label, asked, average)
+        start, mean = await self.mix_in_group(label, asked, average)
         return start, mine if mean is None else mean
 
 
-class WithNeighbours(Exchanger):
+class NeighbourExchanger(Exchanger):
     """A worker fetches its neighbours' messages of its round.
 
     Guaranteed: no worker waits for ever. The worker of the lowest round gets an answer from all others: a message, or None of
@@ -201,7 +201,7 @@ class WithNeighbours(Exchanger):
 
     def __post_init__(self):
         super().__post_init__()
-        self._letters: dict[int, asyncio.Future] = {}
+        self._round_messages: dict[int, asyncio.Future] = {}
         """Round -> this worker's message; None where it will have none."""
         self._paused = 0
         """Its round at the last pause."""
@@ -213,33 +213,33 @@ class WithNeighbours(Exchanger):
         self._until = until
         rounds = await asyncio.gather(*(self.call(rank, "mix_round", joins) for rank in sorted(self.others)))
         self.round = max([self.round, *(round for round in rounds if round is not None)])
-        self._answer_none(round for round in self._letters if round < self.round)
-        self._letters = {round: letter for round, letter in self._letters.items() if not letter.done()}
+        self._answer_none(round for round in self._round_messages if round < self.round)
+        self._round_messages = {round: message for round, message in self._round_messages.items() if not message.done()}
 
     def stop(self, until: int) -> None:
         self._stopped, self._paused = until, self.round
-        self._answer_none(self._letters)
+        self._answer_none(self._round_messages)
 
     def current_round(self, joins: bool) -> int:
         """The round for a worker that starts a stretch together with this one, or joins it."""
         return self.round if joins else self._paused
 
-    async def letter(self, round: int, until: int) -> np.ndarray | None:
+    async def message_of_round(self, round: int, until: int) -> np.ndarray | None:
         """This worker's message of a round, once it begins that round; None: it never will before batch `until`."""
-        if round not in self._letters and (round < self.round or until <= self._stopped):
+        if round not in self._round_messages and (round < self.round or until <= self._stopped):
             return None
-        return await asyncio.shield(self._letter(round))  # several neighbours wait for it, of which one may die
+        return await asyncio.shield(self._message_future(round))  # several neighbours wait for it, of which one may die
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         round, self.round = self.round, self.round + 1
-        row = neighbours(self.rule, round, self.rank, self.plan.workers)
+        row = mixing_row(self.rule, round, self.rank, self.plan.workers)
         others = sorted(row.keys() - {self.rank})
         sent, before = self.replica.message(round), self.site.now()
-        self._letter(round).set_result(sent)
-        self._letters = {each: letter for each, letter in self._letters.items() if each >= round - 1}
-        theirs = await asyncio.gather(*(self.call(rank, "letter", round, self._until) for rank in others))
+        self._message_future(round).set_result(sent)
+        self._round_messages = {each: message for each, message in self._round_messages.items() if each >= round - 1}
+        theirs = await asyncio.gather(*(self.call(rank, "message_of_round", round, self._until) for rank in others))
         start = self.site.now()
-        self.record.span("wait", before, start, label)
+        self.record.add_span("wait", before, start, label)
         messages = {rank: each for rank, each in zip(others, theirs, strict=True) if each is not None}
         weighted, left = [], 1.0
         for rank, message in messages.items():
@@ -251,16 +251,16 @@ class WithNeighbours(Exchanger):
         await self.replica.merge(Mix(round, tuple(sorted([self.rank, *messages])), sent, total))
         return start
 
-    def _letter(self, round: int) -> asyncio.Future:
-        return self._letters.setdefault(round, asyncio.get_running_loop().create_future())
+    def _message_future(self, round: int) -> asyncio.Future:
+        return self._round_messages.setdefault(round, asyncio.get_running_loop().create_future())
 
     def _answer_none(self, rounds: Iterable[int]) -> None:
         for round in rounds:
-            if not self._letters[round].done():
-                self._letters[round].set_result(None)
+            if not self._round_messages[round].done():
+                self._round_messages[round].set_result(None)
 
 
-class WithPartner(Exchanger):
+class PartnerExchanger(Exchanger):
     """A worker meets one other replica after another."""
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
@@ -272,10 +272,10 @@ class WithPartner(Exchanger):
         if partner == self.rank or partner not in range(workers):
             asked = f"partner(round={round}, rank={self.rank}, workers={workers})"
             raise BadOption(f"{self.rule.name}: {asked} gave {partner}")
-        if not mixes_now(self.rule, {self.rank: self.replica.moved()}):
+        if not mix_takes_place(self.rule, {self.rank: self.replica.distance_since_mix()}):
             return None
         start, sent = self.site.now(), self._message(round)
-        answer = await self.call(partner, "meet", sent)
+        answer = await self.call(partner, "exchange_with_peer", sent)
         if answer is None:
             self.record.extra["mixes missed"] += 1
             return None
@@ -284,7 +284,7 @@ class WithPartner(Exchanger):
         return start
 
 
-class WithCentre(Exchanger):
+class CentreExchanger(Exchanger):
     """A worker meets the sync servers, all at once."""
 
     def __post_init__(self):
@@ -293,7 +293,7 @@ class WithCentre(Exchanger):
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, round = self.site.now(), self.round
-        if not mixes_now(self.rule, {self.rank: self.replica.moved()}):
+        if not mix_takes_place(self.rule, {self.rank: self.replica.distance_since_mix()}):
             return None
         self.round += 1
         sent = self._message(round)
@@ -308,11 +308,11 @@ class WithCentre(Exchanger):
 
 
 EXCHANGERS: dict[type[Exchange], type[Exchanger]] = {
-    Gradients: AveragingGradients,
-    Mean: Averaging,
-    Neighbours: WithNeighbours,
-    Peer: WithPartner,
-    Centre: WithCentre,
+    Gradients: GradientExchanger,
+    Mean: AveragingExchanger,
+    Neighbours: NeighbourExchanger,
+    Peer: PartnerExchanger,
+    Centre: CentreExchanger,
 }
 
 

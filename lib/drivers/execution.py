@@ -19,13 +19,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from lib.cluster.base import Handle, World
-from lib.drivers.checkpoints import Checkpoint, issued
+from lib.drivers.checkpoints import Checkpoint, count_issued
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished
 from lib.drivers.workers import Workers
 
 
-async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable[Finished]], *args) -> Finished:
+async def run_with_restarts(world: World, plan: Plan, drive: Callable[..., Awaitable[Finished]], *args) -> Finished:
     """Drive the plan in as many attempts as it takes; `args` are the driver's further arguments."""
     while True:
         try:
@@ -34,10 +34,10 @@ async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable
             node = await world.dead_node_in(error)
             if node is None or not await world.wait_until_up(node):
                 raise
-        plan = replace(plan, attempt=plan.attempt.next(await world.restart()))
+        plan = replace(plan, attempt=plan.attempt.next_attempt(await world.restart()))
 
 
-async def carry_out(
+async def run_attempt(
     world: World, plan: Plan, workers: Workers, others: dict[str, Handle], silent: dict[str, Handle]
 ) -> Finished:
     """Make one attempt: train to the end and collect the logs of all parts but the silent, which have none."""
@@ -49,15 +49,15 @@ async def carry_out(
     else:
         await workers.start()
         attempt.resume_from()
-    start = attempt.begin(world)
+    start = attempt.start_clock(world)
     for batch in pauses:
         await workers.run(batch)
         if batch < plan.end:
             await _checkpoint(world, plan, batch, start, workers, parts)
     end, usage = world.now(), world.usage()
-    watch = await silent["queue"].watch() if plan.watch else None
+    watch = await silent["queue"].choice_state() if plan.watch else None
     # A queue knows how many batches were trained on, where the run may end early.
-    taken = (await silent["queue"].save())["next"] if plan.open else plan.batches
+    taken = (await silent["queue"].save())["next"] if plan.may_end_early else plan.batches
     point = plan.eval_point(min(plan.samples, taken * plan.workload.batch_size))
     logs = await asyncio.gather(*(part.report(point) for part in others.values()))
     logs = [*await workers.report(point), *logs]
@@ -67,10 +67,10 @@ async def carry_out(
 
 def _pauses(plan: Plan) -> list[int]:
     """The batches before which the run pauses; the last is its end. A run that may end at any batch has no other pause."""
-    if plan.checkpoints is None or plan.open:
+    if plan.checkpoints is None or plan.may_end_early:
         return [plan.end]
     every = plan.checkpoints.every
-    by_rank = plan.data != "queue" and plan.protocol.dense.family != "pipeline"
+    by_rank = plan.effective_feed != "queue" and plan.protocol.dense.family != "pipeline"
     step = -(-every // plan.workers) * plan.workers if by_rank else every
     return [*range(step, plan.end, step), plan.end]
 
@@ -81,11 +81,11 @@ async def _checkpoint(
     await workers.drain()
     folder, attempt = plan.checkpoints, plan.attempt
     with world.paused_clock():
-        ledgers = await workers.write_checkpoint(lambda name: folder.place(batch, name))
-        writing = (part.write_checkpoint(folder.place(batch, name)) for name, part in parts.items())
+        ledgers = await workers.write_checkpoint(lambda name: folder.part_path(batch, name))
+        writing = (part.write_checkpoint(folder.part_path(batch, name)) for name, part in parts.items())
         ledgers |= dict(zip(parts, await asyncio.gather(*writing), strict=True))
     written = {name: ledger for name, ledger in ledgers.items() if ledger is not None}
-    so_far = issued(attempt.lost) + sum(ledger.get("issued", 0) for ledger in written.values())
+    so_far = count_issued(attempt.lost) + sum(ledger.get("issued", 0) for ledger in written.values())
     folder.commit({"batch": batch, "start": start, "issued": so_far, "world": world.state(), **attempt.save()}, written)
     attempt.current = True
 

@@ -4,8 +4,8 @@ Membership is one value, of which every part that waits for workers holds a copy
 
 A worker has one standing at a time, and the table below lists all changes of it. The part that holds a copy decides what follows
 from a change: a server asks its rule, a rendezvous forms its groups, a queue informs its controller. Every such part has
-`tell(rank, change)`. A worker tells, after all that it has sent, that it pauses or has no more data; the roster tells that it is
-dead, or up again.
+`note_change(rank, change)`. A worker reports, after all that it has sent, that it pauses or has no more data; the roster reports
+that it is dead, or up again.
 
 Copies differ by the messages on their way. A worker that joins again is waited for by a server from its first question on, and by
 a rendezvous once a group has taken it in.
@@ -21,7 +21,7 @@ from typing import Any
 from lib.cluster.base import Meeting, Site
 from lib.drivers.plan import Plan
 from lib.errors import BadOption
-from lib.protocols.replica_rule import mixes_now
+from lib.protocols.replica_rule import mix_takes_place
 from lib.protocols.server_rule import with_value
 from lib.store.checkpoint import Part
 
@@ -49,7 +49,7 @@ CHANGES: dict[str, tuple[frozenset[str], str]] = {
 - leaves: it has no more data."""
 
 
-def _in_standing(*standings: str) -> cached_property:
+def _ranks_in_standing(*standings: str) -> cached_property:
     """The ranks of the workers in one of these standings."""
     return cached_property(lambda members: frozenset(r for r, each in enumerate(members.standing) if each in standings))
 
@@ -71,14 +71,14 @@ class Members:
         if self.standing[rank] not in before:
             return self
         changed = replace(self, standing=with_value(self.standing, rank, then))
-        return changed.heard(rank, self.generations[rank] + 1) if change == "dies" else changed
+        return changed.with_generation(rank, self.generations[rank] + 1) if change == "dies" else changed
 
     def after_pause(self) -> Members:
         """All that take part go on together."""
         before, then = CHANGES["goes on"]
         return replace(self, standing=tuple(then if each in before else each for each in self.standing))
 
-    def heard(self, rank: int, generation: int) -> Members:
+    def with_generation(self, rank: int, generation: int) -> Members:
         """After a question from that generation of the worker's node."""
         if self.generations[rank] == generation:
             return self
@@ -88,15 +88,15 @@ class Members:
         """A new process counts the generations of its nodes anew."""
         return replace(self, generations=(0,) * len(self.generations))
 
-    active = _in_standing(*HERE, *PAUSED)
+    active = _ranks_in_standing(*HERE, *PAUSED)
     """Workers that take part, now or after a pause."""
-    awaited = _in_standing(*HERE)
+    awaited = _ranks_in_standing(*HERE)
     """Workers that others may wait for."""
-    paused = _in_standing("paused")
+    paused = _ranks_in_standing("paused")
     """Workers that have paused and are still waited for."""
-    left_out = _in_standing("left out")
+    left_out = _ranks_in_standing("left out")
     """Workers that have paused and are not waited for."""
-    joining = _in_standing("joining")
+    joining = _ranks_in_standing("joining")
     """Workers that are up again and not waited for yet."""
 
 
@@ -119,7 +119,9 @@ class Rendezvous(Part):
         self._resumed = 0
         """The round with which all workers go on after a pause."""
 
-    async def meet(self, rank: int, round: int, generation: int = 0, moved: float | None = None) -> Meeting | None:
+    async def join_group(
+        self, rank: int, round: int, generation: int = 0, moved: float | None = None
+    ) -> Meeting | None:
         """Wait for the group of this round; from here on the worker is certain to come. None: it has left or paused meanwhile, or
         the group does not mix, as its members have not `moved` apart."""
         if rank not in self._members.awaited | self._members.joining or generation < self._members.generations[rank]:
@@ -128,23 +130,23 @@ class Rendezvous(Part):
         self._answer(rank, None)
         self._waiting[rank] = self._round(rank, round), future
         self._moved[rank] = moved
-        self._members = self._members.heard(rank, generation)
-        self._form()
+        self._members = self._members.with_generation(rank, generation)
+        self._form_groups()
         return await future
 
-    async def tell(self, rank: int, change: str) -> None:
+    async def note_change(self, rank: int, change: str) -> None:
         """Something has become of a worker; groups form without who has left, or pauses until the run has been cut."""
         self._members = self._members.after(rank, change)
         self._answer(rank, None)
-        self._let_end(rank)
-        self._form()
+        self._answer_end(rank)
+        self._form_groups()
         self._release()
 
-    async def end(self, rank: int, generation: int) -> None:
+    async def wait_for_end(self, rank: int, generation: int) -> None:
         """This worker has no more data: wait until all others have none either."""
         if generation < self._members.generations[rank]:
-            return  # as in `meet`
-        self._let_end(rank)
+            return  # as in `join_group`
+        self._answer_end(rank)
         self._ended[rank] = over = asyncio.get_running_loop().create_future()
         self._release()
         await over
@@ -169,7 +171,7 @@ class Rendezvous(Part):
         if rank in self._waiting and not (waiting := self._waiting.pop(rank)[1]).done():  # who asked may be no more
             waiting.set_result(met)
 
-    def _form(self) -> None:
+    def _form_groups(self) -> None:
         joining = self._members.joining
         rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in joining}
         for rank in sorted(joining & self._waiting.keys()):
@@ -180,14 +182,14 @@ class Rendezvous(Part):
             right = "must make groups of those who wait, each once"
             raise BadOption(f"{self._rule.name}: form_groups {right}; it gave {formed}")
         for group in formed:
-            self._meet(tuple(sorted(group)), rounds[min(group)])
+            self._answer_group(tuple(sorted(group)), rounds[min(group)])
 
-    def _meet(self, members: tuple[int, ...], round: int) -> None:
+    def _answer_group(self, members: tuple[int, ...], round: int) -> None:
         self._met += 1
         self._following = max(self._following, round + 1)
         generations = tuple(self._members.generations[rank] for rank in members)
         meeting = Meeting(f"{self._stage}.{self._met}", members, round, generations)
-        mixes = mixes_now(self._rule, {rank: self._moved[rank] for rank in members})
+        mixes = mix_takes_place(self._rule, {rank: self._moved[rank] for rank in members})
         for rank in members:
             self._answer(rank, meeting if mixes else None)
 
@@ -205,9 +207,9 @@ class Rendezvous(Part):
         """Where no worker has data left, let all that wait for the others' end."""
         if self._members.awaited <= self._ended.keys():
             for rank in list(self._ended):
-                self._let_end(rank)
+                self._answer_end(rank)
 
-    def _let_end(self, rank: int) -> None:
+    def _answer_end(self, rank: int) -> None:
         """Answer a worker's wait, also that of a dead worker, since nothing else would cancel it."""
         waiting = self._ended.pop(rank, None)
         if waiting and not waiting.done():

@@ -21,7 +21,7 @@ import numpy as np
 
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
-from lib.protocols.statistics import pooled
+from lib.protocols.statistics import pool_statistics
 from lib.store.rows import Placement, Rows, Uniform, place_dense, place_rows
 from lib.tasks.flat_model import FlatModel
 
@@ -40,7 +40,7 @@ class ModelState:
 
     def for_plan(self, plan: Plan) -> ModelState:
         """The model as this plan's optimisers can go on with it."""
-        kinds = _kinds(plan)
+        kinds = _optimizer_kinds(plan)
         dense = self.dense if kinds[0] == self.optimizers[0] else {"values": self.dense["values"]}
         rows = self.rows
         if kinds[1] != self.optimizers[1]:
@@ -68,10 +68,12 @@ def model_of(plan: Plan, records: Iterable[PartLog], place: int) -> ModelState:
         replicas = [max(replicas, key=lambda record: record.ledger["applied"])]
     if replicas:
         # The last snapshot has what a replica stands for.
-        dense = _average([{**each.final["replica"], "values": each.snapshots[-1].dense[0]} for each in replicas])
+        dense = _average_arrays([{**each.final["replica"], "values": each.snapshots[-1].dense[0]} for each in replicas])
         if plan.protocol.dense.statistics == "pooled":
             parameters = FlatModel(plan.workload.model(plan.seed)).size
-            dense["values"][parameters:] = pooled([each.snapshots[-1].dense[0][parameters:] for each in replicas])
+            dense["values"][parameters:] = pool_statistics(
+                [each.snapshots[-1].dense[0][parameters:] for each in replicas]
+            )
         if plan.protocol.dense.model == "centre":
             dense["values"] = np.concatenate(centre)
         tables = plan.workload.tables()
@@ -79,24 +81,24 @@ def model_of(plan: Plan, records: Iterable[PartLog], place: int) -> ModelState:
     else:
         dense = place_dense([shards[shard] for shard in sorted(shards)], 1)[0]
     tables = {
-        table: _anew(place_rows([part[table] for part in rows], table, Uniform(shards=1))[0])
+        table: _with_fresh_timestamps(place_rows([part[table] for part in rows], table, Uniform(shards=1))[0])
         for table in plan.workload.tables()
     }
-    return ModelState(place, dense, tables, _kinds(plan))
+    return ModelState(place, dense, tables, _optimizer_kinds(plan))
 
 
-def _kinds(plan: Plan) -> tuple[str, str]:
+def _optimizer_kinds(plan: Plan) -> tuple[str, str]:
     """Two optimisers are of one kind where the state of one is that of the other."""
     dense, rows = plan.workload.dense_optimizer, plan.workload.row_optimizer
     return dense.name, f"{rows.name} with {rows.columns(4)} numbers of state for 4 values"
 
 
-def _anew(rows: Rows) -> Rows:
+def _with_fresh_timestamps(rows: Rows) -> Rows:
     """Timestamps of rows that were updated are 0: the step that the next protocol begins with."""
     return replace(rows, stamps=np.minimum(rows.stamps, 0))
 
 
-def _average(exports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _average_arrays(exports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Each array's mean over those that have it: an optimiser that never stepped has no state."""
     having = {name: [export[name] for export in exports if name in export] for export in exports for name in export}
     return {name: np.mean(arrays, axis=0, dtype=np.float64).astype(arrays[0].dtype) for name, arrays in having.items()}

@@ -89,7 +89,7 @@ class ParameterServer(Part):
                 self._open_gates(mine if self._rule.pull_ahead else [step])
             updates = await self._remove_paused()
         if updates:
-            await self._carry_out(updates)
+            await self._apply_updates(updates)
         if (opening := await gate) is None:
             return None
         source, before = opening
@@ -113,29 +113,29 @@ class ParameterServer(Part):
             push = Push(gradient.worker, gradient.token, gradient.batch, source.version)
             self._waiting[push] = replace(gradient, source=source)
             answer = check_push(self._rule, self._state, push, self._rule.on_push(self._state, push))
-            updates = await self._decide(push.worker, *answer)
+            updates = await self._take_decisions(push.worker, *answer)
             updates += await self._remove_paused()
-        await self._carry_out(updates)
+        await self._apply_updates(updates)
 
-    async def tell(self, worker: int, change: str) -> int | None:
+    async def note_change(self, worker: int, change: str) -> int | None:
         """Take note of a change of a worker; return the next step of one that comes back."""
         async with self._lock:
             self._members = self._members.after(worker, change)
             if change == "comes back":
                 return self._rule.on_join(self._state, worker).clocks[worker]
             if change == "dies":
-                self._lose(worker)
+                self._discard_steps_of(worker)
             updates = []
             if change != "pauses":
-                updates += await self._decide(worker, *self._rule.on_leave(self._state, worker))
+                updates += await self._take_decisions(worker, *self._rule.on_leave(self._state, worker))
             updates += await self._remove_paused()
-        await self._carry_out(updates)
+        await self._apply_updates(updates)
 
     async def save(self) -> dict[str, Any]:
         """The rule's state, the store and the gradients in flight, once no update is under way."""
-        await _done(self._under_way)
+        await _wait_until_done(self._under_way)
         async with self._lock:
-            self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._members.left_out))
+            self._state = self._rule.on_pause(replace(self._state, active=self._state.active | self._members.left_out))
             self._members = self._members.after_pause()
             return await super().save()
 
@@ -145,7 +145,7 @@ class ParameterServer(Part):
             self._members = self._members.with_new_generations()
 
     async def report(self, end: EvalPoint) -> PartLog:
-        await _done(self._under_way)
+        await _wait_until_done(self._under_way)
         check_end(self._rule, self._state, len(self._waiting))
         self.record.ledger["in_flight"] += len(self._waiting)
         self.record.snapshots.append(self._snapshot(end))
@@ -173,7 +173,7 @@ class ParameterServer(Part):
                     before.append(update.done)
             self._gates.pop(step).set_result((self._started[step], before))
 
-    def _lose(self, worker: int) -> None:
+    def _discard_steps_of(self, worker: int) -> None:
         """Count the steps that a dead worker started as lost, and answer its pulls with None."""
         for step in [step for step in self._started if step[0] == worker]:
             del self._started[step]
@@ -193,10 +193,10 @@ class ParameterServer(Part):
             if any(self._rule.may_start(self._state, other) for other in self._state.active - paused):
                 break
             self._members = self._members.after(worker := min(paused), "goes unawaited")
-            updates += await self._decide(worker, *self._rule.on_leave(self._state, worker))
+            updates += await self._take_decisions(worker, *self._rule.on_leave(self._state, worker))
         return updates
 
-    async def _decide(self, worker: int, state: ServerState, decisions: tuple) -> list[Update]:
+    async def _take_decisions(self, worker: int, state: ServerState, decisions: tuple) -> list[Update]:
         """Take the rule's decisions; the updates are under way from now on, and begin before the next request's turn."""
         check_decisions(self._rule, self._state, state, decisions, self._waiting)
         updates: list[Update] = []
@@ -213,16 +213,16 @@ class ParameterServer(Part):
                 self.record.ledger["dropped"] += len(gradients)
                 self.record.unused += [(gradient.batch, "dropped") for gradient in gradients]
                 self._dropped += self._decided - before
-                self._evaluate()
+                self._take_snapshots()
         if updates and self._in_order:
-            await _done(self._under_way)
+            await _wait_until_done(self._under_way)
         self._under_way += updates
         self._state = state
         if not self._under_way:
             self._open_gates(self._gates)
         return updates
 
-    async def _carry_out(self, updates: list[Update]) -> None:
+    async def _apply_updates(self, updates: list[Update]) -> None:
         """Bring updates into the store, and those that become possible when they are done."""
         while updates:
             for update in updates:
@@ -239,7 +239,7 @@ class ParameterServer(Part):
 
     def _log(self, update: Update, start: float) -> None:
         record = self.record
-        record.span("apply", start, self._site.now(), update.step, update.norm)
+        record.add_span("apply", start, self._site.now(), update.step, update.norm)
         record.extra["row gradients decayed"] += update.decayed
         for gradient, weight in zip(update.gradients, update.decision.weights, strict=True):
             self._samples += gradient.samples
@@ -255,9 +255,9 @@ class ParameterServer(Part):
             if weight:
                 record.staleness.append((start, update.version - gradient.source.version, gradient.batch))
                 record.data_staleness.append((start, max(0, update.step - gradient.token)))
-        self._evaluate()
+        self._take_snapshots()
 
-    def _evaluate(self) -> None:
+    def _take_snapshots(self) -> None:
         """Take the snapshots whose place in the stream is reached; samples of dropped gradients count."""
         self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples + self._dropped))
 
@@ -265,12 +265,12 @@ class ParameterServer(Part):
         return self._shard.snapshot(point, self._site.now(), self._samples)
 
 
-async def _done(updates: Iterable[Update]) -> None:
+async def _wait_until_done(updates: Iterable[Update]) -> None:
     if waiting := [update.done for update in updates]:
         await asyncio.wait(waiting)
 
 
-def returns(plan: Plan, rule: ServerRule, holds: frozenset[str]) -> bool:
+def can_return(plan: Plan, rule: ServerRule, holds: frozenset[str]) -> bool:
     """Whether a server of this rule comes back: it holds nothing but rows that outlive its process."""
     kept = plan.store.shared_memory and plan.store.journal and plan.gradients
     return kept and holds == {"rows"} and not (rule.compensate or rule.cache_steps or plan.bags_of_servers)
@@ -289,16 +289,16 @@ class ReturningServer(ParameterServer):
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
         tables = site.persistent_object("rows", plan.tables)
         super().__init__(site, plan, rule, number, holds, tables)
-        self._lock = _NotingLock(self._note)
-        self._notes = Notes(next(iter(tables.values())).segment.folder)
+        self._lock = _NoteWritingLock(self._write_notes)
+        self._notes = ServerNotes(next(iter(tables.values())).segment.folder)
         kept = self._notes.read()
         self.attached = kept is not None and all(table.attached for table in tables.values())
         """Whether this process found the rows and the note of the one before."""
         if kept is not None:
-            self._attach(*kept)
-        self._note()
+            self._continue_from_notes(*kept)
+        self._write_notes()
 
-    def _note(self) -> None:
+    def _write_notes(self) -> None:
         log = {each.name: getattr(self.record, each.name) for each in fields(self.record)}
         step = self._state.step
         state = {name: getattr(self, name) for name in self.noted} | {
@@ -310,7 +310,7 @@ class ReturningServer(ParameterServer):
         }
         self._notes.write(state, {name: value for name, value in log.items() if isinstance(value, list)})
 
-    def _attach(self, state: dict[str, Any], lists: dict[str, list]) -> None:
+    def _continue_from_notes(self, state: dict[str, Any], lists: dict[str, list]) -> None:
         for name in self.noted:
             setattr(self, name, state[name])
         self._started = {step: StepInput(*numbers) for step, *numbers in state["started"]}
@@ -325,20 +325,20 @@ class ReturningServer(ParameterServer):
         self.record.extra["gradients lost at servers"] += state["under way"] + len(state["waiting"])
 
 
-class _NotingLock(asyncio.Lock):
+class _NoteWritingLock(asyncio.Lock):
     """Notes what a turn came to before the next one begins; a turn that a death ends is as if it had never begun."""
 
     def __init__(self, note):
         super().__init__()
-        self._note = note
+        self._write_notes = note
 
     async def __aexit__(self, kind, *error) -> None:
         if kind is None:
-            self._note()
+            self._write_notes()
         await super().__aexit__(kind, *error)
 
 
-class Notes:
+class ServerNotes:
     """A state and lists that only grow, in a private folder. A process that is killed leaves the last `write` whole."""
 
     def __init__(self, folder: Path):
@@ -377,7 +377,7 @@ class Servers:
     handles: tuple[Handle, ...]
     holds: frozenset[str]
 
-    def named(self) -> dict[str, Handle]:
+    def by_name(self) -> dict[str, Handle]:
         """The servers by names that are unique in the run."""
         return {f"{'+'.join(sorted(self.holds))}-server{shard}": handle for shard, handle in enumerate(self.handles)}
 
@@ -400,7 +400,7 @@ async def open_servers(
     check_cache(rule, plan)
     holds = frozenset(holds)
     nodes = range(plan.servers)
-    back = returns(plan, rule, holds)
+    back = can_return(plan, rule, holds)
     kind = ReturningServer if back else ParameterServer
     hosted = (world.host(kind, plan, rule, number, holds, node=f"server{number}", returns=back) for number in nodes)
     servers = Servers(tuple(await asyncio.gather(*hosted)), holds)

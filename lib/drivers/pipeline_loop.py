@@ -12,7 +12,7 @@ import torch
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.device_array import uploaded
-from lib.drivers.execution import carry_out
+from lib.drivers.execution import run_attempt
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
 from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, PartLog, Snapshot, pop_reached
@@ -69,7 +69,7 @@ class Pipeline(Part):
         self._log = AccessLog(self.record) if plan.accesses else None
         self._trainer = Trainer(site, plan, rank, self.record)
         self._feed = OwnBatches(0, plan.batches, 1, 1)
-        self._dense = plan.dense_store(plan.start(site), site.device)
+        self._dense = plan.dense_store(plan.initial_parameters(site), site.device)
         self._optimizer = plan.workload.row_optimizer
         self._dims = plan.dims
         self._caches: dict[str, Cache] = {}
@@ -108,10 +108,10 @@ class Pipeline(Part):
 
     async def _reader(self, until: int) -> None:
         while (index := await self._feed.take(until)) is not None:
-            batch = await self._plan.make(self._site, index)
+            batch = await self._plan.make_batch(self._site, index)
             admission, rows, left = await self._store.read(index, batch.ids)
             upload = await self._site.launch(None, self._upload, batch, rows)
-            self.record.span("transfer", left, self._site.now(), index)
+            self.record.add_span("transfer", left, self._site.now(), index)
             nbytes, versions = 0, {}
             for name, block in rows.items():
                 nbytes += block.nbytes
@@ -126,12 +126,12 @@ class Pipeline(Part):
             validation = Work(bytes=work.nbytes) if self._rule.validates else None
             batch, values = await self._site.launch(validation, self._validate, work)
             if self._rule.validates:
-                self.record.span("validate", start, self._site.now(), index)
+                self.record.add_span("validate", start, self._site.now(), index)
             result = await self._trainer.launch(batch, self._dense.values, values)
             self._stamp_batch(work)
             cost = Work(bytes=3 * (self._dense.nbytes + work.nbytes))
             await self._site.launch(cost, self._update, work, result)
-            self.record.span("update", work.end, self._site.now(), index)
+            self.record.add_span("update", work.end, self._site.now(), index)
             await self._done.put(work)
             self._samples += work.batch.size
             self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples))
@@ -140,8 +140,8 @@ class Pipeline(Part):
 
     async def _write_all(self) -> None:
         while (work := await self._done.get()) is not None:
-            rows, loss, scores, sound = await self._site.launch(None, self._receive, work)
-            if self._trainer.note(work.batch, work.end, loss, scores, sound):
+            rows, loss, scores, sound = await self._site.launch(None, self._download_results, work)
+            if self._trainer.note_result(work.batch, work.end, loss, scores, sound):
                 self.record.ledger["applied"] += 1
                 unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
                 self.record.staleness.append((work.end, unseen, work.batch.index))
@@ -151,7 +151,7 @@ class Pipeline(Part):
             start = self._site.now()
             self.record.bytes["push rows"] += work.nbytes
             arrival = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
-            self.record.span("push", start, arrival, work.batch.index)
+            self.record.add_span("push", start, arrival, work.batch.index)
 
     def _stamp_batch(self, work: InFlight) -> None:
         """Give a computed batch its timestamp and its place in the order."""
@@ -207,7 +207,7 @@ class Pipeline(Part):
                 self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
         work.download = self._transfers.down({**work.blocks, **sent})
 
-    def _receive(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
+    def _download_results(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
         """A batch's rows as they are to be written, its loss and scores, and whether its gradients were finite."""
         if not self._plan.gradients:
             return work.rows, math.nan, None, True
@@ -233,7 +233,7 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     if model:
         await store.inherit(model.rows)
     workers = Workers(world, plan, Pipeline, (rule, store), model=(model.dense,) if model else ())
-    return await carry_out(world, plan, workers, {"store": store}, {})
+    return await run_attempt(world, plan, workers, {"store": store}, {})
 
 
 class HostStore(Part):
@@ -247,7 +247,7 @@ class HostStore(Part):
         self._tables = plan.tables()
         self._widths = {name: table.dim + table.optimizer.columns(table.dim) for name, table in self._tables.items()}
         self._written = asyncio.Condition()
-        self._evaluated = plan.evaluated
+        self._evaluated = plan.evaluation_ids_by_day
         self._samples = 0
         self._evals = [*plan.eval_points]
         self.record = PartLog(site.node, [] if plan.trace else None)
@@ -267,14 +267,14 @@ class HostStore(Part):
         start = self._site.now()
         rows = await self._site.compute(self._cost(ids), self._read, batch, ids)
         left = self._site.now()
-        self.record.span("read", start, left, batch)
+        self.record.add_span("read", start, left, batch)
         return admission, rows, left
 
     async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> float:
         """Store a batch's new rows, never over newer ones where the rule validates batches; return the time of their arrival."""
         start = self._site.now()
         await self._site.compute(self._cost(rows), self._write, batch, rows)
-        self.record.span("write", start, self._site.now(), batch)
+        self.record.add_span("write", start, self._site.now(), batch)
         async with self._written:
             self._state = self._rule.on_written(self._state, batch, stamp)
             self._written.notify_all()

@@ -29,7 +29,7 @@ PROFILED = 8
 """Batches that a placement by cost looks at."""
 
 
-def stretches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[tuple[int, int]]:
+def split_batches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[tuple[int, int]]:
     """First batch and length of each worker's stretch, in proportion to `parts`; empty parts are equal ones."""
     parts = parts or (1.0,) * workers
     if len(parts) != workers or min(parts) < 0 or not sum(parts) > 0:
@@ -70,12 +70,12 @@ class Plan:
     attempt: Attempt = field(default_factory=Attempt)
     first: int = 0
     """The sample of the stream that it begins with."""
-    last: int | None = None
+    end_sample: int | None = None
     """The sample before which it ends; None: the pass's end."""
     seconds: float | None = None
     """The workers take no batch after so long."""
     watch: Any = None
-    """The `lib.training.controller.Watch` of a choice that may end it; None: there is none."""
+    """The `lib.training.controller.ChoiceState` of a choice that may end it; None: there is none."""
     store: RowStore = field(default_factory=RowStore)
     """How rows are kept."""
     captured: bool = False
@@ -87,17 +87,17 @@ class Plan:
 
     @functools.cached_property
     def samples(self) -> int:
-        return (self.workload.samples if self.last is None else self.last) - self.first
+        return (self.workload.samples if self.end_sample is None else self.end_sample) - self.first
 
     @property
-    def open(self) -> bool:
+    def may_end_early(self) -> bool:
         """Whether it may end before its last sample."""
         return self.seconds is not None or self.watch is not None
 
     @property
-    def data(self) -> str:
+    def effective_feed(self) -> str:
         """The feed that is meant: the rule's own where nothing else was asked for."""
-        if self.open:
+        if self.may_end_early:
             return "queue"  # what was taken when it ends is the stream's beginning
         return self.protocol.data if self.feed == "rule" else self.feed
 
@@ -108,9 +108,9 @@ class Plan:
     @property
     def end(self) -> int:
         """The mark at which the data ends: workers take stretches in rounds, of which the longest has most."""
-        if self.data == "queue" or self.protocol.dense.family == "pipeline":
+        if self.effective_feed == "queue" or self.protocol.dense.family == "pipeline":
             return self.batches
-        return self.workers * max(size for _, size in stretches(self.batches, self.workers, self.partitions))
+        return self.workers * max(size for _, size in split_batches(self.batches, self.workers, self.partitions))
 
     def rate_after(self, samples: float) -> float:
         """What the learning rates are multiplied by once so many samples of this plan have been trained on."""
@@ -127,7 +127,7 @@ class Plan:
             return self._sized_batches.batch(self.first + done, size, index)
         return draw_batch(self.workload, self.seed, self.first + done, size, index, self.dims.keys())
 
-    def make(self, site: Site, index: int) -> Awaitable[Batch]:
+    def make_batch(self, site: Site, index: int) -> Awaitable[Batch]:
         """The index-th batch, made on that node."""
         return site.prepare(self.size_of(index), self.batch, index)
 
@@ -152,14 +152,14 @@ class Plan:
         return self.workload.bags() if self.embedding_workers else self.bags_of_servers
 
     @property
-    def behind(self) -> Plan:
+    def behind_embedding_workers(self) -> Plan:
         """The plan of those behind the embedding workers: what travels to workers is compressed, and not what travels between
         these and the servers (Persia, Section 4.2.3)."""
         if not self.embedding_workers:
             return self
         return replace(self, store=replace(self.store, rows=Fp32(), gradients=Fp32()))
 
-    def seen(self, batch: Batch) -> Batch:
+    def with_summed_ids(self, batch: Batch) -> Batch:
         """A batch as a worker's model sees it: of what others have summed, each sum is an id of its own."""
         ids, where = dict(batch.ids), dict(batch.where)
         for table, bag in self.bags_summed_before.items():
@@ -177,15 +177,15 @@ class Plan:
         return EvalPoint(samples, self.workload.day(self.first + samples - 1) + 1 if self.daily else None)
 
     @functools.cached_property
-    def evaluated(self) -> dict[int | None, dict[str, np.ndarray]]:
+    def evaluation_ids_by_day(self) -> dict[int | None, dict[str, np.ndarray]]:
         """Day -> table -> the unique ids whose rows its evaluation needs, of each that the model may be evaluated on."""
         if not self.gradients:
             return {None: {name: np.empty(0, np.int64) for name in self.dims}}
-        places = (*self.eval_at, self.samples, *([0] if self.open else []))  # an open one may end before it has begun
+        places = (*self.eval_at, self.samples, *([0] if self.may_end_early else []))  # it may end before it has begun
         days = {self.eval_point(each).day for each in places}
         return {day: self.workload.evaluation_ids(self.seed, day) for day in days}
 
-    def start(self, site: Site) -> np.ndarray:
+    def initial_parameters(self, site: Site) -> np.ndarray:
         """The dense parameters and running statistics before training: the same on every node, made once for all parts."""
 
         def made() -> np.ndarray:
@@ -231,10 +231,10 @@ class Plan:
 
     def _look_up_costs(self) -> dict[str, float]:
         first = (self.batch(index) for index in range(min(PROFILED, self.batches)))
-        looked_up = ({table: self._looked_up(batch, table) for table in batch.ids} for batch in first)
+        looked_up = ({table: self._looked_up_ids(batch, table) for table in batch.ids} for batch in first)
         return look_up_costs(looked_up, self.dims, shift=FIELD_SHIFT)
 
-    def _looked_up(self, batch: Batch, table: str) -> np.ndarray:
+    def _looked_up_ids(self, batch: Batch, table: str) -> np.ndarray:
         """A row is read for every entry where servers sum them, and once a batch where they send it."""
         ids = batch.ids[table]
         return ids[batch.where[table].ravel()] if table in self.bags_of_servers else ids

@@ -112,7 +112,7 @@ class PartLog:
     final: dict[str, Any] = field(default_factory=dict)
     """All parameters, optimiser state and timestamps that the part holds at the end."""
 
-    def span(self, kind: str, start: float, end: float, batch: int, norm: float = math.nan) -> None:
+    def add_span(self, kind: str, start: float, end: float, batch: int, norm: float = math.nan) -> None:
         if self.spans is not None:
             self.spans.append((kind, start, end, batch, norm))
 
@@ -161,7 +161,7 @@ class Finished:
 OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
 
 
-def settle(records: Iterable[PartLog], undone: int = 0) -> dict[str, int]:
+def gradient_ledger(records: Iterable[PartLog], undone: int = 0) -> dict[str, int]:
     """The run's ledger, in which every gradient that was issued is applied, decayed, dropped, lost, or in flight.
 
     An error if any part's books do not balance, or a batch's gradient was used twice.
@@ -178,25 +178,25 @@ def settle(records: Iterable[PartLog], undone: int = 0) -> dict[str, int]:
         if twice := [batch for batch, times in Counter(record.used).items() if times > 1]:
             raise LockstepError(f"{record.node} used the gradients of these batches more than once: {twice[:5]}")
     books = [
-        _book(record.node, record.ledger["started"], record.ledger)
+        _balanced_ledger(record.node, record.ledger["started"], record.ledger)
         for record in sorted(records, key=lambda record: "dense" not in record.final)
         if record.ledger["started"]
     ]
     workers = sum((record.ledger for record in records if record.ledger["issued"]), Counter())
     if workers and not any("dense" in record.final and record.ledger["started"] for record in records):
-        books.insert(0, _book("the workers", workers["issued"], workers))
+        books.insert(0, _balanced_ledger("the workers", workers["issued"], workers))
     for book in books:
         # Not computed are only steps whose worker was lost; not started are only those whose cached worker asked and was lost.
         if not -workers["unanswered"] <= book["issued"] - workers["issued"] <= book["lost"]:
             counts = f"{book['issued']} started, {workers['issued']} computed"
             raise LockstepError(f"the gradient ledger does not balance: {counts}")
-    whole = books[0] if books else _book("no worker", 0, Counter())
+    whole = books[0] if books else _balanced_ledger("no worker", 0, Counter())
     held = any(record.ledger["samples held"] for record in records)
     abandoned = {"abandoned": max(record.ledger["abandoned"] for record in records)} if held else {}
     return {**whole, **abandoned, "issued": whole["issued"] + undone, "lost": whole["lost"] + undone}
 
 
-def _book(whose: str, issued: int, ledger: Counter) -> dict[str, int]:
+def _balanced_ledger(whose: str, issued: int, ledger: Counter) -> dict[str, int]:
     total = sum(ledger[outcome] for outcome in (*OUTCOMES, "abandoned"))
     if total != issued:
         counts = f"issued {issued}, accounted for {total}: {dict(ledger)}"
@@ -204,7 +204,7 @@ def _book(whose: str, issued: int, ledger: Counter) -> dict[str, int]:
     return {"issued": issued, **{outcome: ledger[outcome] for outcome in OUTCOMES}}
 
 
-def account(taken: Iterable[int], batches: int, complete: bool = True) -> None:
+def check_batches_taken(taken: Iterable[int], batches: int, complete: bool = True) -> None:
     """Every batch of a pass was trained on exactly once, or at most once where that pass is not `complete`; an error names those
     that were not."""
     counts = Counter(taken)

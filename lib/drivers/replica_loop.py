@@ -13,7 +13,7 @@ import numpy as np
 from lib.cluster.base import Handle, Site, World
 from lib.device_array import native
 from lib.drivers.exchangers import EXCHANGERS
-from lib.drivers.execution import carry_out
+from lib.drivers.execution import run_attempt
 from lib.drivers.membership import Rendezvous
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
@@ -21,7 +21,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, Finished, PartLog, Snapshot, pop_reached
 from lib.drivers.replicas import Replica, open_sync_servers
 from lib.drivers.server_worker import make_client, with_pulls
-from lib.drivers.trainer import DataService, Input, Overlap, Trainer, open_data_service
+from lib.drivers.trainer import BatchSource, DataService, OverlappedMean, Trainer, open_data_service
 from lib.drivers.workers import Workers
 from lib.errors import BadOption
 from lib.protocols.mixing import Background, Centre, Loop
@@ -89,7 +89,7 @@ class ReplicaWorker(Part):
         self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
         self.replica = Replica(site, plan, self.record, self._trainer.model.size, rows=servers is None)
         self._servers = servers and make_client(site, plan, servers, rank, self.replica.size, self.record)
-        self._input = Input(site, plan, rank, data_service, self._trainer, self._servers and self._servers.batch)
+        self._input = BatchSource(site, plan, rank, data_service, self._trainer, self._servers and self._servers.batch)
         self._rendezvous = rendezvous.bind(site)
         exchange, when = self.rule.exchange, self.rule.when
         self.overlapped = exchange.overlapped and plan.on_nan == "stop"
@@ -108,7 +108,7 @@ class ReplicaWorker(Part):
         self.new = False
         """It has joined again and has made no step yet."""
         self._evals = [*plan.eval_points] if rank == 0 or self.rule.model == "average" else []
-        self._evaluated = plan.evaluated if self.replica.tables else {}
+        self._evaluated = plan.evaluation_ids_by_day if self.replica.tables else {}
         self._place = None if self._background else "gradient" if exchange.copies else when.place
         """Where in a step it mixes."""
         self._overlap = 0 if self._background else when.overlap
@@ -132,7 +132,7 @@ class ReplicaWorker(Part):
         self.new = self.new and self._place == "gradient"
         async with asyncio.TaskGroup() as tasks:
             if self._background:
-                tasks.create_task(self._shadow(), name=f"shadow {self._rank}")
+                tasks.create_task(self._mix_in_background(), name=f"shadow {self._rank}")
             async with asyncio.TaskGroup() as threads:
                 for thread in range(self.rule.worker_threads):
                     threads.create_task(self._train_all(thread, until, tasks), name=f"thread {thread} of {self._rank}")
@@ -142,30 +142,32 @@ class ReplicaWorker(Part):
             if lingers:
                 # First: at their barrier others would wait for it, and it for the end of the others' data.
                 if self._servers:
-                    await self._servers.tell(change)
+                    await self._servers.report_change(change)
                 await self._mix_until_all_end(began, self.replica.steps - steps)
             self._finished = True
             self.exchanger.stop(until)
-            await self._rendezvous.tell(self._rank, change)
+            await self._rendezvous.note_change(self._rank, change)
             self._stepped.set()
         if self._servers and not lingers:
-            await self._servers.tell(change)
+            await self._servers.report_change(change)
 
-    async def find(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
+    async def set_live_parts(
+        self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None
+    ) -> None:
         """Take note of the workers that live, and of the embedding workers."""
         self.exchanger.others = {rank: other.bind(self.site) for rank, other in others.items() if rank != self._rank}
         if embedding:
-            self._servers.find(embedding, patience)
+            self._servers.set_embedding_workers(embedding, patience)
 
     async def mix_round(self, joins: bool) -> int:
         return self.exchanger.current_round(joins)
 
-    async def letter(self, round: int, until: int) -> np.ndarray | None:
-        return await self.exchanger.letter(round, until)
+    async def message_of_round(self, round: int, until: int) -> np.ndarray | None:
+        return await self.exchanger.message_of_round(round, until)
 
-    async def meet(self, message: np.ndarray) -> np.ndarray:
+    async def exchange_with_peer(self, message: np.ndarray) -> np.ndarray:
         """Take in another worker's message, whatever this worker is doing; the answer."""
-        return await self.replica.meet(message)
+        return await self.replica.exchange_with_peer(message)
 
     async def copy(self) -> dict[str, Any]:
         """What a worker that is there again starts from."""
@@ -202,9 +204,9 @@ class ReplicaWorker(Part):
             await self.mix(clock, label, alone=self._together)
         elif place == "beside":
             values = self.replica.pull()  # the gradient is that of the parameters before the mix
-            beside_it = asyncio.ensure_future(self.mix(clock, label, self.exchanger.ask_ahead()))
+            beside_it = asyncio.ensure_future(self.mix(clock, label, self.exchanger.request_group_ahead()))
         elif place == "gradient" or (place == "after" and self.rule.worker_threads == 1 and not self._overlap):
-            asked = self.exchanger.ask_ahead()  # the answer travels while the worker computes
+            asked = self.exchanger.request_group_ahead()  # the answer travels while the worker computes
         if place == "gradient":
             if self.new:
                 # From its first push on a barrier at the rows' servers counts on this worker, and so must its group: one that
@@ -212,7 +214,7 @@ class ReplicaWorker(Part):
                 await asked
                 self.new = False
             if self.overlapped and len(self.buckets) > 1:
-                overlap = Overlap(self.site, self.buckets, asked)
+                overlap = OverlappedMean(self.site, self.buckets, asked)
         async with self._stepping.shared():
             rows = await self._pull(batch)
             try:
@@ -227,7 +229,7 @@ class ReplicaWorker(Part):
             if result is not None and place != "gradient":
                 await self.replica.update(result.dense, label, rate)
             if result is not None and result.statistics is not None:
-                self.replica.follow(result.statistics)
+                self.replica.move_statistics(result.statistics)
             await self._push(batch, result, rate, tasks)
             clock.done += 1
             self.replica.steps += 1
@@ -244,7 +246,7 @@ class ReplicaWorker(Part):
             mine = native(result.dense) if result else np.zeros_like(self.replica.pull()[: self.replica.size])
             start, mean = await self.exchanger.mean(label, asked, mine, overlap)
             await self.replica.update(mean, label, rate)
-            self.mixed(clock, label, start)
+            self.note_mix(clock, label, start)
         self._stepped.set()
         if result is not None:
             self.record.ledger["applied"] += 1
@@ -252,33 +254,33 @@ class ReplicaWorker(Part):
         else:
             self.record.ledger["dropped"] += 1
             self.record.unused.append((label, "dropped"))
-        self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples))
+        self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._estimated_samples))
 
     async def mix(self, clock: MixClock, label: int, asked: asyncio.Task | None = None, alone: bool = False) -> None:
         """Mix once and note it; `alone`: the threads stand still."""
         async with self._stepping.exclusive() if alone else nullcontext():
             start = await self.exchanger.mix(label, asked)
             if start is not None:
-                self.mixed(clock, label, start)
+                self.note_mix(clock, label, start)
 
     async def _merge_travelling(self, clock: MixClock, label: int) -> None:
         """Wait for what came of the mix that travels, and merge it."""
         travelling, self._travelling = self._travelling, None
         before = self.site.now()
         start, mix = await travelling
-        self.record.span("wait", before, self.site.now(), label)
+        self.record.add_span("wait", before, self.site.now(), label)
         if mix is not None:
             async with self._stepping.exclusive():
                 await self.replica.merge(mix)
-            self.mixed(clock, label, start)
+            self.note_mix(clock, label, start)
 
-    def mixed(self, clock: MixClock, label: int, start: float) -> None:
+    def note_mix(self, clock: MixClock, label: int, start: float) -> None:
         clock.since = self.site.now()
-        self.record.span("mix", start, clock.since, label)
+        self.record.add_span("mix", start, clock.since, label)
         self.record.gaps.append((clock.since, clock.done - clock.mixed_at))
         clock.mixed_at = clock.done
 
-    async def _shadow(self) -> None:
+    async def _mix_in_background(self) -> None:
         """Mix as often as the network lets it, with at least one local step in between, until the data ends."""
         clock = self._clocks[0]
         while True:
@@ -290,7 +292,7 @@ class ReplicaWorker(Part):
 
     async def _mix_until_all_end(self, began: float, steps: int) -> None:
         """The shadow goes on while others train, as often as this worker made a step."""
-        ended = asyncio.ensure_future(self._rendezvous.end(self._rank, self.site.generation))
+        ended = asyncio.ensure_future(self._rendezvous.wait_for_end(self._rank, self.site.generation))
         pace = (self.site.now() - began) / steps if steps else None
         try:
             while pace and not ended.done():
@@ -304,7 +306,7 @@ class ReplicaWorker(Part):
 
     async def _pull(self, batch: Batch) -> dict[str, np.ndarray]:
         if self._servers:
-            return (await self._servers.reply(batch)).rows
+            return (await self._servers.pull_once(batch)).rows
         return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
     async def _push(self, batch: Batch, result: StepResult | None, rate: float, tasks: asyncio.TaskGroup) -> None:
@@ -317,7 +319,7 @@ class ReplicaWorker(Part):
                 self.replica.tables[name].push(batch.ids[name], gradient, stamp, distinct=True, rate=rate)
 
     @property
-    def _samples(self) -> int:
+    def _estimated_samples(self) -> int:
         """How far all have come if each has as this one."""
         return self.replica.samples * self._plan.workers
 
@@ -325,19 +327,21 @@ class ReplicaWorker(Part):
         rows = {}
         for name, table in self.replica.tables.items():
             rows[name] = slice(None), np.asarray(table.peek(self._evaluated[point.day][name]))
-        return Snapshot(point, self.site.now(), self._samples, {0: np.asarray(self.replica.model())}, rows)
+        return Snapshot(point, self.site.now(), self._estimated_samples, {0: np.asarray(self.replica.model())}, rows)
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
     sparse, rule = plan.protocol.sparse, plan.protocol.dense
-    check(plan)
+    check_plan(plan)
     # A workload without tables has nothing to keep on a server.
     on_servers = sparse.family == "server" and plan.workload.tables()
-    row_servers = await open_servers(world, plan.behind, sparse, ("rows",), model) if on_servers else None
+    row_servers = (
+        await open_servers(world, plan.behind_embedding_workers, sparse, ("rows",), model) if on_servers else None
+    )
     rendezvous = await world.host(Rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
     data_service = await open_data_service(world, plan)
-    servers = row_servers.named() if row_servers else {}
+    servers = row_servers.by_name() if row_servers else {}
     listeners = [*servers.values(), rendezvous, *([data_service.queue] if plan.watch else [])]
     args, inherited = (row_servers, rendezvous, centre, data_service), ()
     if model:
@@ -345,10 +349,10 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     embedding = row_servers, data_service
     workers = Workers(world, plan, ReplicaWorker, args, listeners, model=inherited, embedding=embedding)
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
-    return await carry_out(world, plan, workers, others, {"rendezvous": rendezvous, **data_service.named()})
+    return await run_attempt(world, plan, workers, others, {"rendezvous": rendezvous, **data_service.by_name()})
 
 
-def check(plan: Plan) -> None:
+def check_plan(plan: Plan) -> None:
     """Refuse what would train as something else."""
     sparse, rule = plan.protocol.sparse, plan.protocol.dense
     if plan.workload.tables():
@@ -379,7 +383,7 @@ def check(plan: Plan) -> None:
                 "into its memory (init, merge), and due follows from step and seconds alone"
             )
     steps = -(-plan.end // plan.workers)
-    never = plan.workers > 1 and not plan.open and isinstance(rule.when, Loop) and not rule.when.seconds
+    never = plan.workers > 1 and not plan.may_end_early and isinstance(rule.when, Loop) and not rule.when.seconds
     if never and not any(rule.is_due(step, math.inf) for step in range(1, steps + 1)):
         raise BadOption(
             f"{rule.name}: its replicas would never mix: none of the {steps} steps of each of {plan.workers} workers is due; "

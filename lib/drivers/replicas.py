@@ -15,7 +15,7 @@ from lib.cluster.spec import Work
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, PartLog, Snapshot, pop_reached
-from lib.drivers.rule_checks import checked_pair, readonly, without_views, writes_refused
+from lib.drivers.rule_checks import check_pair, explain_refused_writes, readonly, without_views
 from lib.options.checked import checked
 from lib.protocols import statistics
 from lib.protocols.mixing import Background, Loop, Mean, Mix
@@ -37,7 +37,7 @@ class Replica(Checkpointed):
     def __init__(self, site: Site, plan: Plan, record: PartLog, parameters: int, rows: bool):
         """`rows`: they are here, and not on servers."""
         self._site, self._plan, self._rule, self._record = site, plan, plan.protocol.dense, record
-        start = plan.start(site)
+        start = plan.initial_parameters(site)
         self.size, self._running = parameters, start.size - parameters
         self._dense = plan.dense_store(start, site.device, parameters)
         self._memory = self._rule.init(readonly(self._dense.pull()[: self.size]))
@@ -70,9 +70,9 @@ class Replica(Checkpointed):
     def model(self) -> np.ndarray:
         """The dense parameters that it stands for, and its running statistics."""
         mine = self._dense.pull()
-        return _joined(self._rule.as_model(self._memory, readonly(mine[: self.size])), mine[self.size :])
+        return _concatenate(self._rule.as_model(self._memory, readonly(mine[: self.size])), mine[self.size :])
 
-    def moved(self) -> float | None:
+    def distance_since_mix(self) -> float | None:
         """How far its parameters are from what the last mix made of them; None: no rule needs it."""
         if self._mixed is None or not self._plan.gradients:
             return None if self._mixed is None else math.inf
@@ -86,23 +86,23 @@ class Replica(Checkpointed):
         """One local step of the optimiser."""
         start = self._site.now()
         await self._site.compute(Work(bytes=3 * self._dense.nbytes), self._dense.apply, gradient, rate)
-        self._record.span("apply", start, self._site.now(), batch)
+        self._record.add_span("apply", start, self._site.now(), batch)
         self._record.ledger["held"] += 1
 
-    def follow(self, change: Any) -> None:
+    def move_statistics(self, change: Any) -> None:
         """Move the running statistics as the forward pass of a batch moved them."""
         self._dense.shift(change)
 
-    def running(self) -> np.ndarray:
+    def statistics_to_send(self) -> np.ndarray:
         """What it sends of its running statistics where gradients are averaged."""
         own = self._dense.pull()[self.size :] if self._running else np.empty(0, np.float32)
-        return statistics.brought(own, self._rule.statistics or "none")
+        return statistics.statistics_to_send(own, self._rule.statistics or "none")
 
-    def settle(self, theirs: np.ndarray) -> None:
+    def set_mean_statistics(self, theirs: np.ndarray) -> None:
         """Take the mean of all workers' running statistics."""
         if self._plan.gradients:
             own = self._dense.pull()[self.size :]
-            self._dense.shift(statistics.taken(own, theirs, self._rule.statistics) - own)
+            self._dense.shift(statistics.statistics_after_mix(own, theirs, self._rule.statistics) - own)
 
     def seen(self) -> tuple[np.ndarray, int, int]:
         """What a message may be made of later: the vector, how often it was written to, and gradients of its own in it."""
@@ -116,29 +116,29 @@ class Replica(Checkpointed):
         mine, writes, self._included[round] = seen
         if self._together:  # no other message is made before this one is merged
             self._sent = mine, writes
-        with writes_refused(self._rule, "send"):
+        with explain_refused_writes(self._rule, "send"):
             sent = self._rule.send(self._memory, readonly(mine[: self.size]), round)
         if not self._plan.gradients:
             sent = phantom(*sent.shape, kind=sent.dtype)
-        running = statistics.brought(mine[self.size :], self._rule.statistics)
+        running = statistics.statistics_to_send(mine[self.size :], self._rule.statistics)
         names = self._rule.averaged_state(round)
-        return _joined(sent, running, self._dense.state(names)) if names else _joined(sent, running)
+        return _concatenate(sent, running, self._dense.state(names)) if names else _concatenate(sent, running)
 
     async def merge(self, mix: Mix) -> None:
         work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
         await self._site.compute(work, self._merge, mix)
         included = self._included.pop(mix.round, 0)
         if len(mix.members) != 1:  # in a group of one, no other replica has them
-            self._note_heard(included)
+            self._count_shared_gradients(included)
 
-    async def meet(self, theirs: np.ndarray) -> np.ndarray:
+    async def exchange_with_peer(self, theirs: np.ndarray) -> np.ndarray:
         """Take in another worker's message, without time of the cores that train, and return the answer."""
         held = self._record.ledger["held"]
         answer = await self._site.compute(None, update_centre, self._plan, self._dense, theirs)
-        self._note_heard(held)
+        self._count_shared_gradients(held)
         return answer
 
-    def _note_heard(self, gradients: int) -> None:
+    def _count_shared_gradients(self, gradients: int) -> None:
         """Count the gradients that other replicas have too: they are not lost with this one."""
         self._record.ledger["heard"] = max(self._record.ledger["heard"], gradients)
 
@@ -153,7 +153,7 @@ class Replica(Checkpointed):
     def take_over(self, copy: dict[str, Any]) -> None:
         """Be the replica of a worker that was lost and is there again, with what another `copy` holds."""
         self.restore({**copy, "samples": 0})
-        self._memory = self._rule.rejoined(self._memory, readonly(self._dense.pull()[: self.size]))
+        self._memory = self._rule.memory_on_rejoin(self._memory, readonly(self._dense.pull()[: self.size]))
 
     def final(self) -> dict[str, Any]:
         return {
@@ -167,14 +167,14 @@ class Replica(Checkpointed):
         with self._merging:
             mine, writes = self._dense.seen(self._sent)
             self._sent = None
-            with writes_refused(self._rule, "merge"):
-                merged = self._merged(mine, mix)
+            with explain_refused_writes(self._rule, "merge"):
+                merged = self._compute_merge(mine, mix)
             if beside := self._dense.move(mine, writes, merged):
                 self._record.extra["updates beside a merge"] += beside
             if self._mixed is not None:
                 self._mixed = merged.copy()
 
-    def _merged(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
+    def _compute_merge(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
         """The rule's merge of the parameters, and what a word of the rule's makes of the running statistics behind them. The rule
         may keep what it is given no longer than this."""
         brought = 0 if self._rule.statistics == "none" else self._running
@@ -183,7 +183,7 @@ class Replica(Checkpointed):
             self._dense.set_state(names, mix.theirs[-state:])
         sent, theirs = (readonly(array[: array.size - brought - state]) for array in (mix.sent, mix.theirs))
         given = replace(mix, sent=sent, theirs=theirs)
-        self._memory, merged = checked_pair(
+        self._memory, merged = check_pair(
             self._rule,
             "merge",
             "memory and replica",
@@ -193,10 +193,10 @@ class Replica(Checkpointed):
         if not self._running:
             return merged
         running = mix.theirs[theirs.size : theirs.size + brought]
-        return _joined(merged, statistics.taken(mine[self.size :], running, self._rule.statistics))
+        return _concatenate(merged, statistics.statistics_after_mix(mine[self.size :], running, self._rule.statistics))
 
 
-def _joined(parameters: np.ndarray, *others: np.ndarray) -> np.ndarray:
+def _concatenate(parameters: np.ndarray, *others: np.ndarray) -> np.ndarray:
     """As one array of the parameters' type."""
     kind = parameters.dtype
     return concat([parameters, *(each if each.dtype == kind else each.astype(kind) for each in others if each.size)])
@@ -211,9 +211,9 @@ def update_centre(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarr
     if not plan.gradients:
         return theirs
     mine, writes = dense.seen()
-    with writes_refused(rule, "update_centre"):
+    with explain_refused_writes(rule, "update_centre"):
         answer = rule.update_centre(readonly(mine), readonly(theirs))
-    changed, answer = checked_pair(rule, "update_centre", "copy and answer", answer)
+    changed, answer = check_pair(rule, "update_centre", "copy and answer", answer)
     dense.move(mine, writes, changed)
     return answer
 
@@ -225,7 +225,7 @@ class SyncServer(Part):
 
     def __init__(self, site: Site, plan: Plan, server: int):
         self._site, self._plan, self._server = site, plan, server
-        start = plan.start(site)
+        start = plan.initial_parameters(site)
         rule = plan.protocol.dense
         self._part = dense_slice(start.size, rule.exchange.servers, server)
         optimizer = checked(Optimizer | None, rule.exchange.optimizer, rule.name, "optimizer")
@@ -244,7 +244,7 @@ class SyncServer(Part):
         start = self._site.now()
         work = Work(bytes=3 * theirs.nbytes)
         answer = await self._site.compute(work, update_centre, self._plan, self._copy, theirs)
-        self.record.span("absorb", start, self._site.now(), rank)
+        self.record.add_span("absorb", start, self._site.now(), rank)
         self._samples[rank] = samples
         self.record.snapshots += map(self._snapshot, pop_reached(self._evals, sum(self._samples)))
         return answer

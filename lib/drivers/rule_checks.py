@@ -14,11 +14,11 @@ from lib.protocols.rule import Rule
 from lib.protocols.server_rule import ServerRule
 
 
-def compensated(
+def compensate_checked(
     rule: ServerRule, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, memory: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the rule's compensated gradient and its new memory; the rule gets read-only views."""
-    with writes_refused(rule, "compensate"):
+    with explain_refused_writes(rule, "compensate"):
         answer = rule.compensate(readonly(gradient), readonly(now), readonly(read), readonly(memory))
     shapes = [np.shape(each) for each in answer if each is not None] if isinstance(answer, tuple) else []
     if shapes not in ([gradient.shape], [gradient.shape] * 2) or len(answer) != 2 or answer[0] is None:
@@ -39,7 +39,7 @@ def readonly(array: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def writes_refused(rule: Rule, method: str) -> Iterator[None]:
+def explain_refused_writes(rule: Rule, method: str) -> Iterator[None]:
     """Explain the error of a hook that writes into a read-only array."""
     try:
         yield
@@ -51,7 +51,7 @@ def writes_refused(rule: Rule, method: str) -> Iterator[None]:
         ) from error
 
 
-def checked_pair(rule: Rule, method: str, what: str, answer: Any) -> tuple[Any, np.ndarray]:
+def check_pair(rule: Rule, method: str, what: str, answer: Any) -> tuple[Any, np.ndarray]:
     """Refuse an answer that is no pair: an array of two numbers would unpack as silently as two arrays."""
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], (np.ndarray, DeviceArray)):
         raise BadOption(f"{rule.name}: {method} must return two things, {what}; it gave {type(answer).__name__}")

@@ -1,7 +1,7 @@
 """The driver of server rules: pull, compute, push."""
 
 from lib.cluster.base import World
-from lib.drivers.execution import carry_out
+from lib.drivers.execution import run_attempt
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import open_servers
 from lib.drivers.plan import Plan
@@ -18,10 +18,10 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         servers = (await open_servers(world, plan, dense, ("dense", "rows"), model),)
     else:
         first = await open_servers(world, plan, dense, ("dense",), model)
-        servers = (first, await open_servers(world, plan.behind, sparse, ("rows",), model))
+        servers = (first, await open_servers(world, plan.behind_embedding_workers, sparse, ("rows",), model))
     data_service = await open_data_service(world, plan)
-    named = {name: handle for each in servers for name, handle in each.named().items()}
+    named = {name: handle for each in servers for name, handle in each.by_name().items()}
     listeners = [*named.values(), *([data_service.queue] if plan.watch else [])]
     embedding = servers[-1], data_service
     workers = Workers(world, plan, ServerWorker, (servers, data_service), listeners, embedding=embedding)
-    return await carry_out(world, plan, workers, named, data_service.named())
+    return await run_attempt(world, plan, workers, named, data_service.by_name())

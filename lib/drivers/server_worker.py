@@ -13,7 +13,7 @@ from lib.drivers.parameter_server import Servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, PartLog
 from lib.drivers.shard import Gradient, PullReply
-from lib.drivers.trainer import DataService, Input, Trainer
+from lib.drivers.trainer import BatchSource, DataService, Trainer
 from lib.errors import NodeLost
 from lib.store.checkpoint import Part
 from lib.store.rows import concat, dense_slice, select
@@ -68,14 +68,14 @@ class ServerClient:
         self.pulls: dict[int, asyncio.Task] = {}
         """Batch -> its pull that is under way, where the rule pulls ahead."""
 
-    def reply(self, batch: Batch) -> Awaitable[PullReply]:
+    def pull_once(self, batch: Batch) -> Awaitable[PullReply]:
         """The pull that is under way for a batch, else a new one."""
         return self.pulls.pop(batch.index, None) or self.pull(batch)
 
     async def pull(self, batch: Batch) -> PullReply | None:
         """The batch's parameters, once the servers' rule lets the worker start; None if the worker is taken for dead."""
         shares = self._shares(batch)
-        replies = await self._ask(batch, shares)
+        replies = await self._pull_from_servers(batch, shares)
         if replies is None:
             return None
         self._steps[batch.index] = replies[0].token, shares  # tokens come from the first server alone
@@ -89,7 +89,8 @@ class ServerClient:
                 blocks.append(self._store.rows.decode(reply.rows[table]))
                 places.append(share[table])
             sums = len(batch.where[table]) * len(self._pooled[table]) if table in self._pooled else 0
-            rows[table] = _added(blocks, places, sums) if sums and len(blocks) > 1 else concat(blocks, places)
+            partial = sums and len(blocks) > 1
+            rows[table] = _add_partial_sums(blocks, places, sums) if partial else concat(blocks, places)
         return PullReply(replies[0].token, waited, concat(slices) if self._dense else None, rows)
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
@@ -103,12 +104,12 @@ class ServerClient:
             record.bytes["push rows"] += nbytes(gradient.rows)
             calls.append(self._handles[shard].push(gradient))
         await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
-        record.span("push", start, self._site.now(), batch.index)
+        record.add_span("push", start, self._site.now(), batch.index)
 
-    async def tell(self, change: str) -> None:
+    async def report_change(self, change: str) -> None:
         """Tell the servers that the worker leaves, or pauses, where that matters to the rule."""
         if self._rule.blocks or change != "pauses":
-            await asyncio.gather(*(handle.tell(self._rank, change) for handle in self._handles))
+            await asyncio.gather(*(handle.note_change(self._rank, change) for handle in self._handles))
 
     def _shares(self, batch: Batch) -> list[Share]:
         """Each server's share of a batch's rows."""
@@ -118,7 +119,7 @@ class ServerClient:
                 share[table] = part
         return shares
 
-    async def _ask(self, batch: Batch, shares: list[Share], *whole: bool) -> list[PullReply] | None:
+    async def _pull_from_servers(self, batch: Batch, shares: list[Share], *whole: bool) -> list[PullReply] | None:
         """Each server's reply; in `shares`, positions of ids give way to those of sums where servers sum."""
         start, record = self._site.now(), self._record
         wanted, calls, replies = [], [], []
@@ -145,8 +146,8 @@ class ServerClient:
             began = max(began, start + reply.waited)
             record.bytes["pull dense"] += 0 if reply.dense is None else reply.dense.nbytes
             record.bytes["pull rows"] += nbytes(reply.rows)
-        record.span("wait", start, began, batch.index)
-        record.span("pull", began, self._site.now(), batch.index)
+        record.add_span("wait", start, began, batch.index)
+        record.add_span("pull", began, self._site.now(), batch.index)
         return replies
 
     def _gradient(self, token: int, batch: Batch, result: StepResult | None, shard: int, share: Share) -> Gradient:
@@ -186,11 +187,11 @@ class CachedClient(ServerClient):
                 self._cached = {table: np.empty(0, np.int64) for table in self._tables}
             shares = self._shares(batch)
             missing = [{table: self._missing(table, batch, part) for table, part in each.items()} for each in shares]
-            start = asyncio.ensure_future(self._ask(batch, missing, expired))
+            start = asyncio.ensure_future(self._pull_from_servers(batch, missing, expired))
             self._starts[batch.index] = start, shares
             self._record.ledger["unanswered"] += 1
             if expired or any(places.size for share in missing for places in share.values()):
-                self._keep(batch, missing, await start, expired)
+                self._cache_replies(batch, missing, await start, expired)
             self._steps_left -= 1
             dense = self._vector.pull() if self._dense else None
             rows = {name: table.pull(batch.ids[name]) for name, table in self._tables.items()}
@@ -206,13 +207,14 @@ class CachedClient(ServerClient):
             sent.add_done_callback(self._sending.discard)
         await sent
 
-    async def tell(self, change: str) -> None:
+    async def report_change(self, change: str) -> None:
         self._clear()
-        await super().tell(change)
+        await super().report_change(change)
 
     def _clear(self) -> None:
         """Begin with an empty copy, and with optimisers that have not stepped."""
-        self._vector = self._plan.dense_store(self._plan.start(self._site), self._site.device) if self._dense else None
+        plan, site = self._plan, self._site
+        self._vector = plan.dense_store(plan.initial_parameters(site), site.device) if self._dense else None
         device = self._plan.row_device(self._site.device)
         self._tables = replace(self._plan, store=RowStore()).tables(device=device) if self._rows else {}
         self._steps_left = 0
@@ -225,7 +227,7 @@ class CachedClient(ServerClient):
         places = np.arange(batch.ids[table].size)[part]
         return places[~np.isin(batch.ids[table][places], self._cached[table])]
 
-    def _keep(self, batch: Batch, missing: list[Share], replies: list[PullReply], whole: bool) -> None:
+    def _cache_replies(self, batch: Batch, missing: list[Share], replies: list[PullReply], whole: bool) -> None:
         """Take the servers' replies into the copy."""
         if whole:
             self._steps_left = max(1, 1 + self._rule.cache_steps - max(reply.lead for reply in replies))
@@ -273,7 +275,7 @@ class EmbeddingClient(ServerClient):
         self._sending: set[asyncio.Future] = set()
         """Pushes under way."""
 
-    def find(self, embedding: Mapping[int, Handle], patience: float | None) -> None:
+    def set_embedding_workers(self, embedding: Mapping[int, Handle], patience: float | None) -> None:
         """Take note of the embedding workers that live; `patience` are the seconds of silence after which one counts as dead,
         None if no death is planned, so that any death takes the run back."""
         self._embedding = {rank: handle.bind(self._site) for rank, handle in embedding.items()}
@@ -284,7 +286,7 @@ class EmbeddingClient(ServerClient):
         """The batch, whose ids an embedding worker holds; in their place stand the positions of the rows that will come."""
         held: DispatchedBatch | None = None
         while held is None:
-            held = await self._ask_one(await self._holder(index), "hold", self._rank, index)
+            held = await self._call_embedding_worker(await self._holder(index), "dispatch_batch", self._rank, index)
         self._samples[index] = held.sample
         self._record.bytes["dispatched"] += nbytes(held)
         return replace(held.batch, ids={table: np.arange(count) for table, count in held.rows.items()})
@@ -295,13 +297,13 @@ class EmbeddingClient(ServerClient):
         start = self._site.now()
         while True:
             sample = self._samples[batch.index]
-            reply: PullReply | None = await self._ask_one(rank_of(sample), "pull", sample)
+            reply: PullReply | None = await self._call_embedding_worker(rank_of(sample), "pull", sample)
             if reply is not None:
                 break
             await self.batch(batch.index)  # its holder died
         self._tokens[batch.index] = reply.token
-        self._record.span("wait", start, start + reply.waited, batch.index)
-        self._record.span("pull", start + reply.waited, self._site.now(), batch.index)
+        self._record.add_span("wait", start, start + reply.waited, batch.index)
+        self._record.add_span("pull", start + reply.waited, self._site.now(), batch.index)
         self._record.bytes["embeddings"] += nbytes(reply)
         return replace(reply, rows={table: self._store.rows.decode(block) for table, block in reply.rows.items()})
 
@@ -313,13 +315,13 @@ class EmbeddingClient(ServerClient):
             sample, token = self._samples.pop(batch.index), self._tokens.pop(batch.index)
             sent = result and {table: self._store.gradients.encode(block) for table, block in result.rows.items()}
             self._record.bytes["embedding gradients"] += nbytes([sent])
-            if not await self._ask_one(rank_of(sample), "push", sample, sent):
+            if not await self._call_embedding_worker(rank_of(sample), "push", sample, sent):
                 abandoned = Gradient(self._rank, token, batch.index, batch.size, void="abandoned")
                 await asyncio.gather(*(server.push(abandoned) for server in self._handles))
         finally:
             self._sending.remove(done)
             done.set_result(None)
-        self._record.span("push", start, self._site.now(), batch.index)
+        self._record.add_span("push", start, self._site.now(), batch.index)
 
     async def _holder(self, index: int) -> int:
         """The rank of the embedding worker that is to hold a batch: each in turn, without the dead ones. Where the rule blocks,
@@ -330,7 +332,7 @@ class EmbeddingClient(ServerClient):
             await self._changed.wait()
         return min(self._embedding, key=lambda rank: (rank - first) % self._count)
 
-    async def _ask_one(self, rank: int, method: str, *args: Any) -> Any:
+    async def _call_embedding_worker(self, rank: int, method: str, *args: Any) -> Any:
         """An embedding worker's answer; None if it is dead, after so long a silence."""
         if (handle := self._embedding.get(rank)) is None:
             return None
@@ -364,14 +366,14 @@ class ServerWorker(Part):
         size = self._trainer.model.size
         self._clients = [make_client(site, plan, each, rank, size, self.record) for each in servers]
         self._plan = plan
-        self._input = Input(site, plan, rank, data_service, self._trainer, self._clients[-1].batch)
+        self._input = BatchSource(site, plan, rank, data_service, self._trainer, self._clients[-1].batch)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, then leave, or pause if it is not the end."""
         async with asyncio.TaskGroup() as sending:
             batches = self._input.batches(until, sending)
             async for batch in with_pulls(batches, self._clients, sending):
-                pulls = [client.reply(batch) for client in self._clients]
+                pulls = [client.pull_once(batch) for client in self._clients]
                 replies = [await pulls[0]] if len(pulls) == 1 else await asyncio.gather(*pulls)
                 dense, rows = None, {}
                 for reply in replies:
@@ -383,11 +385,13 @@ class ServerWorker(Part):
                     sending.create_task(client.push(batch, result), name=f"push of batch {batch.index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull
         for client in self._clients:
-            await client.tell("pauses" if until < self._plan.end else "leaves")
+            await client.report_change("pauses" if until < self._plan.end else "leaves")
 
-    async def find(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
+    async def set_live_parts(
+        self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None
+    ) -> None:
         """Take note of the embedding workers that live."""
-        self._clients[-1].find(embedding, patience)
+        self._clients[-1].set_embedding_workers(embedding, patience)
 
     async def copy(self) -> None:
         """What a worker that comes back needs of this one: nothing, since the servers have all."""
@@ -410,10 +414,10 @@ def with_pulls(
     its pushes before it asks for its next batch; nothing is under way after the last batch.
     """
     most = max((client.pull_ahead for client in clients), default=0)
-    return _pulled_ahead(batches, clients, tasks, most) if most else batches
+    return _pull_ahead_batches(batches, clients, tasks, most) if most else batches
 
 
-async def _pulled_ahead(
+async def _pull_ahead_batches(
     batches: AsyncIterator[Batch], clients: Sequence[ServerClient], tasks: asyncio.TaskGroup, most: int
 ) -> AsyncIterator[Batch]:
     places = [asyncio.Semaphore(1 + ahead) for ahead in (most, *(client.pull_ahead for client in clients))]
@@ -439,7 +443,7 @@ async def _pulled_ahead(
             place.release()
 
 
-def _added(blocks: list[np.ndarray], places: list[np.ndarray], size: int) -> np.ndarray:
+def _add_partial_sums(blocks: list[np.ndarray], places: list[np.ndarray], size: int) -> np.ndarray:
     """Sums of which each server sent a part."""
     whole = np.zeros((size, blocks[0].shape[1]), np.float32)
     for place, block in zip(places, blocks, strict=True):

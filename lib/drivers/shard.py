@@ -19,7 +19,7 @@ from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, Snapshot
-from lib.drivers.rule_checks import compensated
+from lib.drivers.rule_checks import compensate_checked
 from lib.protocols.server_rule import Apply, ServerRule
 from lib.store.checkpoint import Checkpointed
 from lib.store.dense import DenseStore
@@ -110,14 +110,14 @@ class Shard(Checkpointed):
         self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str], tables: dict | None = None
     ):
         self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
-        start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
+        start = plan.initial_parameters(site) if "dense" in holds else np.empty(0, np.float32)
         mine = dense_slice(start.size, plan.placement.shards, number)
         self.dense = plan.dense_store(start[mine], site.device) if "dense" in holds else None
         self._size = mine.stop - mine.start
         self.tables = tables or (plan.tables(device=plan.row_device(site.device)) if "rows" in holds else {})
         self._evaluated: dict[int | None, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
         """Day -> table -> positions among the evaluation's ids, and the ids that are on this server."""
-        for day, ids in plan.evaluated.items():
+        for day, ids in plan.evaluation_ids_by_day.items():
             own = {table: plan.placement.split(table, ids[table])[number] for table in self.tables}
             self._evaluated[day] = {table: (part, ids[table][part]) for table, part in own.items()}
         self.version, self._lock = 0, threading.Lock()
@@ -252,7 +252,7 @@ class _Memory(Checkpointed):
         """What the update takes in place of a gradient of the dense parameters, or of a table's rows."""
         with self._lock:
             before = self._dense if table is None else self._rows[table].peek(ids)
-            taken, memory = compensated(self._rule, gradient, now, read, before)
+            taken, memory = compensate_checked(self._rule, gradient, now, read, before)
             if memory is not None and table is None:
                 self._dense = memory
             elif memory is not None:

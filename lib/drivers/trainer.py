@@ -18,7 +18,7 @@ import torch
 
 from lib.cluster.base import Handle, Meeting, Site, World, nbytes
 from lib.cluster.spec import Work
-from lib.drivers.plan import Plan, stretches
+from lib.drivers.plan import Plan, split_batches
 from lib.drivers.record import PartLog
 from lib.errors import BadOption, NotFinite
 from lib.store.checkpoint import Checkpointed, Part
@@ -87,7 +87,7 @@ def own_batches(kind: str, rank: int, workers: int, batches: int, parts: Sequenc
     if kind == "stream":
         # Equal stretches one by one: thousands of workers would each make the list of all.
         first, end = (round(batches * each / workers) for each in (rank, rank + 1))
-        first, size = stretches(batches, workers, parts)[rank] if parts else (first, end - first)
+        first, size = split_batches(batches, workers, parts)[rank] if parts else (first, end - first)
         return OwnBatches(first, size, 1, workers)
     return OwnBatches(rank, len(range(rank, batches, workers)), workers, workers)
 
@@ -113,36 +113,44 @@ class Trainer:
                 "lib.tasks.layers.Norm does without"
             )
         self._whole = plan.workload.work()
-        self._compute = self._run if plan.gradients else self._pretend
+        self._compute = self._call_model if plan.gradients else self._phantom_step
         self._blank = torch.zeros(1).expand(self.model.size)
         self.latest: Computation | None = None
         """The last computation, until it is noted."""
 
     async def step(
-        self, batch: Batch, dense: Any, rows: dict[str, Any], early: Overlap | None = None
+        self, batch: Batch, dense: Any, rows: dict[str, Any], early: OverlappedMean | None = None
     ) -> StepResult | None:
         """The batch's gradients at these parameters; None where they are not finite and the run may skip them.
 
         `early` gets the dense gradient's buckets before the rest is computed.
         """
-        start, batch = self._site.now(), self._plan.seen(batch) if self._plan.bags_summed_before else batch
+        start, batch = self._site.now(), self._plan.with_summed_ids(batch) if self._plan.bags_summed_before else batch
         if early:
             result = await self._site.compute_in_stages(
-                self._cost(batch), early.shares, early.emit, self._compute, "step", batch, dense, rows, early.buckets
+                self._cost(batch),
+                early.shares,
+                early.provide_bucket,
+                self._compute,
+                "step",
+                batch,
+                dense,
+                rows,
+                early.buckets,
             )
         else:
             result = await self._site.compute(self._cost(batch), self._compute, "step", batch, dense, rows)
-        end = self._computed(batch, start, result)
-        return result if self.note(batch, end, result.loss, result.scores, result.sound) else None
+        end = self._note_computation(batch, start, result)
+        return result if self.note_result(batch, end, result.loss, result.scores, result.sound) else None
 
     async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
         """`step` for a batch and rows that are on the device, whose results stay there until they are noted."""
         start = self._site.now()
         result = await self._site.launch(self._cost(batch), self._compute, "launch", batch, dense, rows)
-        self._computed(batch, start, result)
+        self._note_computation(batch, start, result)
         return result
 
-    def note(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
+    def note_result(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
         """What came of a batch whose computing ended then; whether its gradients are finite, and to be used."""
         if not sound:
             if self._plan.on_nan == "stop":
@@ -162,25 +170,25 @@ class Trainer:
         workload = self._plan.workload
         return self._whole if batch.size == workload.batch_size else replace(workload, batch_size=batch.size).work()
 
-    def _computed(self, batch: Batch, start: float, result: StepResult) -> float:
+    def _note_computation(self, batch: Batch, start: float, result: StepResult) -> float:
         end = self._site.now()
         self._site.progress(batch.size)
         self.latest = Computation(self._rank, end - start, batch.size)
-        self.record.span("compute", start, end, batch.index)
+        self.record.add_span("compute", start, end, batch.index)
         self.record.ledger["issued"] += 1
         self.record.taken.append(batch.index)
         if self._plan.captured:
             self.record.extra["steps captured"] += result.captured
         return end
 
-    def _pretend(self, method: str, batch: Batch, dense: Any, _: Any, buckets=(), tell=None) -> StepResult:
+    def _phantom_step(self, method: str, batch: Batch, dense: Any, _: Any, buckets=(), tell=None) -> StepResult:
         """What a timing run has for gradients."""
         for number, bucket in enumerate(buckets):
             tell(number, phantom(bucket.stop - bucket.start))
         rows = {name: phantom(ids.size, self._plan.dims[name]) for name, ids in batch.ids.items()}
         return StepResult(loss=math.nan, dense=self._blank, rows=rows, scores=None, sound=True)
 
-    def _run(self, method: str, batch: Batch, dense: Any, rows: dict[str, Any], *buckets: Any) -> Any:
+    def _call_model(self, method: str, batch: Batch, dense: Any, rows: dict[str, Any], *buckets: Any) -> Any:
         """The answer of a model's method."""
         model = self._models.pop()
         try:
@@ -190,7 +198,7 @@ class Trainer:
             self._models.append(model)
 
 
-class Input(Checkpointed):
+class BatchSource(Checkpointed):
     """One worker's batches, and how long it waited for them; where parameters are pulled ahead, how long the pulls did."""
 
     in_checkpoint = ("_own",)
@@ -206,13 +214,13 @@ class Input(Checkpointed):
     ):
         """`made`: who makes the batches, if it is neither the worker nor a reader."""
         self._site, self._plan, self._trainer = site, plan, trainer
-        self._make = made or data_service.source(site, plan, trainer.record)
+        self._make = made or data_service.batch_maker(site, plan, trainer.record)
         self._own = None
         if data_service.queue:
             self._queue = data_service.queue.bind(site)
             self._take = self._report_and_take if plan.watch else self._queue.take
         else:
-            self._own = own_batches(plan.data, rank, plan.workers, plan.batches, plan.partitions)
+            self._own = own_batches(plan.effective_feed, rank, plan.workers, plan.batches, plan.partitions)
             self._take = self._own.take
 
     async def batches(self, until: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
@@ -261,7 +269,7 @@ class Reader(Part):
         self._site, self._plan = site, plan
 
     async def batch(self, index: int) -> Batch:
-        return await self._plan.make(self._site, index)
+        return await self._plan.make_batch(self._site, index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +281,10 @@ class DataService:
     readers: tuple[Handle, ...]
     """Who makes them, in turn; (): each worker its own."""
 
-    def source(self, site: Site, plan: Plan, record: PartLog) -> Callable[[int], Awaitable[Batch]]:
+    def batch_maker(self, site: Site, plan: Plan, record: PartLog) -> Callable[[int], Awaitable[Batch]]:
         """A function that makes the batches for a node: on the readers in turn, else on the node itself."""
         if not self.readers:
-            return partial(plan.make, site)
+            return partial(plan.make_batch, site)
         readers = [reader.bind(site) for reader in self.readers]
 
         async def read(index: int) -> Batch:
@@ -286,7 +294,7 @@ class DataService:
 
         return read
 
-    def named(self) -> dict[str, Handle]:
+    def by_name(self) -> dict[str, Handle]:
         """The parts by names that no others of the run has."""
         readers = {f"reader{number}": reader for number, reader in enumerate(self.readers)}
         return {"queue": self.queue, **readers} if self.queue else readers
@@ -296,8 +304,8 @@ async def open_data_service(world: World, plan: Plan) -> DataService:
     """The queue that the plan's workers share, if they share one, and readers on nodes "reader0", "reader1", ..."""
     queue = None
     if plan.watch:
-        queue = await world.host(plan.watch.queue, plan.batches, plan.watch, node="master")
-    elif plan.data == "queue":
+        queue = await world.host(plan.watch.queue_type, plan.batches, plan.watch, node="master")
+    elif plan.effective_feed == "queue":
         queue = await world.host(WorkQueue, plan.batches, plan.seconds, node="master")
     hosted = (world.host(Reader, plan, node=f"reader{number}") for number in range(plan.readers))
     return DataService(queue, tuple(await asyncio.gather(*hosted)))
@@ -307,7 +315,7 @@ FORWARD = 1 / 3
 """Share of a step that is over before backward begins: backward takes about twice as long as forward."""
 
 
-class Overlap:
+class OverlappedMean:
     """One step's gradient, averaged in buckets, each as soon as backward has it, while the rest is still being computed.
 
     All members of the group average the buckets in the same order."""
@@ -322,16 +330,16 @@ class Overlap:
         # A dead worker does not wait for its mean, so its error is dropped.
         self._means.add_done_callback(lambda means: means.cancelled() or means.exception())
 
-    async def again(self, met: Meeting, mine: np.ndarray) -> np.ndarray:
+    async def mean_again(self, met: Meeting, mine: np.ndarray) -> np.ndarray:
         """The whole gradient's mean in the same buckets, among those who are left of the group."""
         group = asyncio.get_running_loop().create_future()
         group.set_result(met)
-        repeated = Overlap(self._site, self.buckets, group)
+        repeated = OverlappedMean(self._site, self.buckets, group)
         for number, bucket in enumerate(self.buckets):
-            repeated.emit(number, mine[bucket])
+            repeated.provide_bucket(number, mine[bucket])
         return await repeated.mean()
 
-    def emit(self, bucket: int, part: np.ndarray) -> None:
+    def provide_bucket(self, bucket: int, part: np.ndarray) -> None:
         if not self._parts[bucket].done():
             self._parts[bucket].set_result(part)
 

@@ -50,7 +50,7 @@ class Roster:
         """Whether the others cannot go on without this part."""
         return False
 
-    def settle(self, log: PartLog) -> None:
+    def settle_ledger(self, log: PartLog) -> None:
         """Close a dead part's ledger."""
 
     async def on_loss(self, rank: int, change: str, after: float) -> None:
@@ -59,7 +59,7 @@ class Roster:
     async def on_return(self, rank: int, part: Handle) -> None:
         """A part is hosted again, and has not begun to work."""
 
-    async def introduce(self) -> None:
+    async def announce_live_parts(self) -> None:
         """Let the parts of the run know which others are up."""
 
     async def start(self, checkpoint: Checkpoint | None = None) -> None:
@@ -68,10 +68,10 @@ class Roster:
         found = dict(zip(ranks, await asyncio.gather(*map(self._host, ranks), return_exceptions=True), strict=True))
         self.handles = {rank: handle for rank, handle in found.items() if isinstance(handle, Handle)}
         for rank in sorted(found.keys() - self.handles.keys()):
-            if not isinstance(found[rank], NodeLost) or self._takes_all_back(rank):
+            if not isinstance(found[rank], NodeLost) or self._takes_run_back(rank):
                 raise found[rank]
             await self.on_loss(rank, "is missing", 0.0)
-            self._bury([checkpoint.state(self.names[rank])["record"]] if checkpoint else [])
+            self._keep_logs_of_dead([checkpoint.state(self.names[rank])["record"]] if checkpoint else [])
         if checkpoint:
             up = self.handles.items()
             await asyncio.gather(*(checkpoint.restore(self.names[rank], handle) for rank, handle in up))
@@ -80,16 +80,16 @@ class Roster:
         """Wait until nothing is under way, and every death is dealt with."""
         await self._world.drain()
         while dead := [rank for rank in sorted(self.handles) if self._world.is_dead(self.names[rank])]:
-            await asyncio.gather(*map(self._lose, dead))
+            await asyncio.gather(*map(self._handle_death, dead))
             await self._world.drain()
 
     async def write_checkpoint(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """Let every part write its state to its place; each part's ledger by its name."""
-        return await self._answers(lambda name, part: part.write_checkpoint(place(name)))
+        return await self._collect_answers(lambda name, part: part.write_checkpoint(place(name)))
 
     async def report(self, end: EvalPoint) -> list[PartLog]:
         """The logs of all parts that are up; those of dead parts are with the attempt."""
-        return [*(await self._answers(lambda _, part: part.report(end))).values()]
+        return [*(await self._collect_answers(lambda _, part: part.report(end))).values()]
 
     async def call_all(self, method: str, *args: Any) -> None:
         """Call a method of all parts that are up; one that has just died need not answer."""
@@ -98,7 +98,7 @@ class Roster:
             if error is not None and not isinstance(error, NodeLost):
                 raise error
 
-    async def watch(self, rank: int, work: Callable[[int], Awaitable[None]]) -> None:
+    async def await_work(self, rank: int, work: Callable[[int], Awaitable[None]]) -> None:
         """Await a part's work, hosting the part again after each death, until all work of the role is done."""
         while not self.is_done():
             try:
@@ -110,7 +110,7 @@ class Roster:
                 lost = first_cause(error)
                 if not isinstance(lost, NodeLost) or lost.node != self.names[rank]:
                     raise
-                await self._lose(rank)
+                await self._handle_death(rank)
 
     def stop_waiting(self) -> None:
         """Once all work is done, wait for no dead node."""
@@ -124,7 +124,7 @@ class Roster:
             await part.inherit(*self._model)
         return part
 
-    async def _answers(self, ask: Callable[[str, Handle], Awaitable[Any]]) -> dict[str, Any]:
+    async def _collect_answers(self, ask: Callable[[str, Handle], Awaitable[Any]]) -> dict[str, Any]:
         """By name; a part that has died since its work was done has no answer."""
         answers = {}
 
@@ -132,7 +132,7 @@ class Roster:
             try:
                 answers[rank] = await ask(self.names[rank], self.handles[rank])
             except NodeLost:
-                await self._lose(rank)
+                await self._handle_death(rank)
 
         await asyncio.gather(*map(answer, sorted(self.handles)))
         return {self.names[rank]: answers[rank] for rank in sorted(answers)}
@@ -148,24 +148,24 @@ class Roster:
         part = await self._host(rank)
         await self.on_return(rank, part)
         self.handles = dict(sorted({**self.handles, rank: part}.items()))  # in the order of a run that resumes
-        await self.introduce()
+        await self.announce_live_parts()
         return True
 
-    async def _lose(self, rank: int) -> None:
-        if self._takes_all_back(rank):
+    async def _handle_death(self, rank: int) -> None:
+        if self._takes_run_back(rank):
             raise NodeLost(self.names[rank])
         self.handles.pop(rank, None)
         await self.on_loss(rank, "dies", self._world.cluster.patience)
-        self._bury(self._world.take_records(self.names[rank]))
+        self._keep_logs_of_dead(self._world.take_records(self.names[rank]))
         self.stop_waiting()
 
-    def _bury(self, logs: list[PartLog]) -> None:
+    def _keep_logs_of_dead(self, logs: list[PartLog]) -> None:
         """Keep a dead part's logs, with their ledgers settled."""
         for log in logs:
-            self.settle(log)
+            self.settle_ledger(log)
         self._attempt.lost.extend(logs)
 
-    def _takes_all_back(self, rank: int) -> bool:
+    def _takes_run_back(self, rank: int) -> bool:
         """Whether the others cannot go on without it, or its death was not planned, so that what it had done is unknown."""
         return self.is_vital(rank) or not self._world.is_dead(self.names[rank])
 
@@ -173,25 +173,26 @@ class Roster:
 class EmbeddingWorkers(Roster):
     """They serve while workers train."""
 
-    def __init__(self, world: World, plan: Plan, args: tuple, introduce: Callable[[], Awaitable[None]]):
+    def __init__(self, world: World, plan: Plan, args: tuple, announce_live_parts: Callable[[], Awaitable[None]]):
         super().__init__(world, plan, "embedding", plan.embedding_workers, EmbeddingWorker, args)
-        self.introduce, self._serving = introduce, False
+        self.announce_live_parts, self._serving = announce_live_parts, False
 
     def is_done(self) -> bool:
         return not self._serving
 
-    def settle(self, log: PartLog) -> None:
+    def settle_ledger(self, log: PartLog) -> None:
         ledger = log.ledger
         abandoned = ledger["samples held"] - ledger["samples returned"] - ledger["samples forgotten"]
         log.extra["batches abandoned"] += abandoned
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
+    async def keep_hosted(self) -> AsyncIterator[None]:
         """Meanwhile an embedding worker that dies is hosted again when its node is up."""
         self._serving = True
 
         async def watch(rank: int, name: str) -> None:
-            await self.watch(rank, lambda rank: self.handles[rank].serve())  # it fails when the embedding worker dies
+            # The call fails when the embedding worker dies.
+            await self.await_work(rank, lambda rank: self.handles[rank].wait_for_stop())
             if self._serving and not self.handles and not self.waiting:  # no embedding worker is up or will be
                 raise NodeLost(name)
 
@@ -200,7 +201,7 @@ class EmbeddingWorkers(Roster):
                 watches.create_task(watch(rank, name), name=f"{name}'s watch")
             yield
             self._serving = False
-            await self.call_all("rest")
+            await self.call_all("stop")
             self.stop_waiting()
 
 
@@ -217,11 +218,11 @@ class Workers(Roster):
         model: tuple = (),
         embedding: tuple = (),
     ):
-        """`listeners`: the parts that have a `tell(rank, change)`, which may answer with the next step of a worker that joins
-        again; `embedding`: what embedding workers are given."""
+        """`listeners`: the parts that have a `note_change(rank, change)`, which may answer with the next step of a worker that
+        joins again; `embedding`: what embedding workers are given."""
         super().__init__(world, plan, "worker", plan.workers, kind, args, model)
         self._dense, self._listeners = plan.protocol.dense, listeners
-        self._embedding = EmbeddingWorkers(world, plan, embedding, self.introduce)
+        self._embedding = EmbeddingWorkers(world, plan, embedding, self.announce_live_parts)
         self._calls_others = self._dense.family == "replica" and self._dense.exchange.meets_workers
         self._patience = world.cluster.patience if world.cluster.fails else None
         """Seconds of silence after which an embedding worker is taken for dead; None: no death is planned."""
@@ -237,7 +238,7 @@ class Workers(Roster):
         alone = not shared and not self.handles.keys() - {rank}
         return alone or (self._dense.family == "replica" and self._dense.rolls_back)
 
-    def settle(self, log: PartLog) -> None:
+    def settle_ledger(self, log: PartLog) -> None:
         """A replica settles its own gradients: lost with it are those computed and not used, and those that it alone held."""
         if self._dense.family == "replica":
             ledger = log.ledger
@@ -248,7 +249,7 @@ class Workers(Roster):
     async def start(self, checkpoint: Checkpoint | None = None) -> None:
         await self._embedding.start(checkpoint)
         await super().start(checkpoint)
-        await self.introduce()
+        await self.announce_live_parts()
 
     async def run(self, until: int) -> None:
         """Let all workers train on the batches before `until`."""
@@ -260,9 +261,9 @@ class Workers(Roster):
             self.stop_waiting()
 
         if self._world.cluster.fails:
-            async with self._embedding.serving(), asyncio.TaskGroup() as watches:
+            async with self._embedding.keep_hosted(), asyncio.TaskGroup() as watches:
                 for rank, name in enumerate(self.names):
-                    watches.create_task(self.watch(rank, train), name=f"{name}'s watch")
+                    watches.create_task(self.await_work(rank, train), name=f"{name}'s watch")
         else:
             await asyncio.gather(*(worker.run(until) for worker in self.handles.values()))
         if not self.handles:
@@ -276,7 +277,7 @@ class Workers(Roster):
 
     async def write_checkpoint(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """All workers know the parts that are up, as they will when a run resumes with these states."""
-        await self.introduce()
+        await self.announce_live_parts()
         return {**await super().write_checkpoint(place), **await self._embedding.write_checkpoint(place)}
 
     async def report(self, end: EvalPoint) -> list[PartLog]:
@@ -289,7 +290,7 @@ class Workers(Roster):
         await asyncio.sleep(after)
         await self._notify(rank, change)
         if self._calls_others:
-            await self.introduce()
+            await self.announce_live_parts()
 
     async def on_return(self, rank: int, part: Handle) -> None:
         copy = await self._copy()
@@ -301,16 +302,16 @@ class Workers(Roster):
         await part.take_over(step, copy, max(chain.from_iterable(taken), default=-1))
         self._training.add(rank)
 
-    async def introduce(self) -> None:
+    async def announce_live_parts(self) -> None:
         """Let all workers know which embedding workers are up, and which other workers, where they call each other."""
         if self._calls_others or self._embedding.names:
             others = {**self.handles} if self._calls_others else {}
-            await self.call_all("find", others, {**self._embedding.handles}, self._patience)
+            await self.call_all("set_live_parts", others, {**self._embedding.handles}, self._patience)
 
     async def _notify(self, rank: int, change: str) -> list[int | None]:
         """The listeners' answers; embedding workers forget a dead worker's batches."""
-        calls = [part.tell(rank, change) for part in self._listeners]
-        calls += [self._embedding.call_all("forget", rank)] if change == "dies" else []
+        calls = [part.note_change(rank, change) for part in self._listeners]
+        calls += [self._embedding.call_all("forget_worker", rank)] if change == "dies" else []
         return await asyncio.gather(*calls)
 
     async def _copy(self) -> dict[str, Any] | None:

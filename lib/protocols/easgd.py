@@ -42,7 +42,7 @@ from lib.protocols.replica_rule import ReplicaRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WithACentre(ReplicaRule):
+class _CentreRule(ReplicaRule):
     blocks: ClassVar = False
     drops: ClassVar = False
     data: ClassVar = "queue"
@@ -64,7 +64,7 @@ class _WithACentre(ReplicaRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EASGD(_WithACentre):
+class EASGD(_CentreRule):
     """Every few steps a worker and the centre move towards each other, by the same elastic force; the centre is the model."""
 
     name: ClassVar = "easgd"
@@ -81,7 +81,7 @@ class EASGD(_WithACentre):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Downpour(_WithACentre):
+class Downpour(_CentreRule):
     """Every few steps a worker adds to the centre by how much it has moved since it last fetched it, and fetches it anew."""
 
     name: ClassVar = "downpour"
@@ -99,7 +99,7 @@ class Downpour(_WithACentre):
         """The centre as it was fetched."""
         return start.copy()
 
-    def rejoined(self, memory: np.ndarray, mine: np.ndarray) -> np.ndarray:
+    def memory_on_rejoin(self, memory: np.ndarray, mine: np.ndarray) -> np.ndarray:
         """What the worker whose replica this is had not pushed is that worker's to push."""
         return mine.copy()
 

@@ -38,7 +38,7 @@ from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, 
 
 
 @dataclass(frozen=True, slots=True)
-class Begun(ServerState):
+class StepCounts(ServerState):
     """Counts steps since the run's last checkpoint too, from which all workers go on together."""
 
     begun: tuple[int, ...] = ()
@@ -46,31 +46,31 @@ class Begun(ServerState):
     done: tuple[int, ...] = ()
     """Steps of each worker whose gradients arrived."""
 
-    def receive(self, push: Push) -> Begun:
+    def receive(self, push: Push) -> StepCounts:
         done = with_value(self.done, push.worker, self.done[push.worker] + 1)
         return replace(ServerState.receive(self, push), done=done)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountsSteps(ServerRule):
+class StepCountingRule(ServerRule):
     """A rule whose gate looks at the steps that workers have started and finished."""
 
-    states: ClassVar = (Begun, Push)
+    states: ClassVar = (StepCounts, Push)
 
-    def init(self, workers: int) -> Begun:
+    def init(self, workers: int) -> StepCounts:
         none = (0,) * workers
-        return Begun(active=frozenset(range(workers)), clocks=none, begun=none, done=none)
+        return StepCounts(active=frozenset(range(workers)), clocks=none, begun=none, done=none)
 
-    def on_start(self, state: Begun, worker: int) -> tuple[Begun, int]:
+    def on_start(self, state: StepCounts, worker: int) -> tuple[StepCounts, int]:
         state, token = super().on_start(state, worker)
         return replace(state, begun=with_value(state.begun, worker, state.begun[worker] + 1)), token
 
-    def on_cut(self, state: Begun) -> Begun:
+    def on_pause(self, state: StepCounts) -> StepCounts:
         """Count anew: a worker that waits here for one with fewer steps could keep that one waiting in an all-reduce."""
         none = (0,) * len(state.done)
         return replace(state, begun=none, done=none)
 
-    def on_join(self, state: Begun, worker: int) -> Begun:
+    def on_join(self, state: StepCounts, worker: int) -> StepCounts:
         """Count its lost steps as neither started nor done, level with the slowest of the others."""
         level = max(state.done[worker], min((state.done[other] for other in state.active), default=0))
         begun, done = (with_value(steps, worker, level) for steps in (state.begun, state.done))
@@ -78,7 +78,7 @@ class CountsSteps(ServerRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HopBS(CountsSteps):
+class HopBS(StepCountingRule):
     """Bounded staleness: gradients are applied on arrival, and no worker is more than some steps ahead of the slowest.
 
     Guarantee: with a bound of b, N workers' gradients are at most (N - 1)(2 b + 1) updates old; min(a, b) more where they pull
@@ -95,7 +95,7 @@ class HopBS(CountsSteps):
     pull_ahead: Natural = 0
     """Batches whose parameters a worker pulls before it comes to them, as far as the bound permits."""
 
-    def may_start(self, state: Begun, worker: int) -> bool:
+    def may_start(self, state: StepCounts, worker: int) -> bool:
         done = state.done
         if len(state.active) < len(
             done
@@ -103,7 +103,7 @@ class HopBS(CountsSteps):
             done = tuple(done[other] for other in state.active)
         return state.begun[worker] - min(done) <= self.bound
 
-    def on_push(self, state: Begun, push: Push) -> tuple[Begun, Decisions]:
+    def on_push(self, state: StepCounts, push: Push) -> tuple[StepCounts, Decisions]:
         return state.receive(push).release(), (Apply((push,), (1.0,), 1),)
 
 
@@ -158,7 +158,7 @@ class HopBW(Sync):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Admission(CountsSteps, BSP):
+class Admission(StepCountingRule, BSP):
     """Any N gradients make an update, and a worker may start only while at most `lag` updates' worth of others are ahead of it.
 
     Guarantee: gradients that are computed or wait are never more than (lag + 1) N; with lag = 0 staleness is 0.
@@ -176,6 +176,6 @@ class Admission(CountsSteps, BSP):
     def max_staleness(self) -> float:
         return float("inf") if self.lag else 0
 
-    def may_start(self, state: Begun, worker: int) -> bool:
+    def may_start(self, state: StepCounts, worker: int) -> bool:
         computed = sum(state.begun[other] - state.done[other] for other in state.active)
         return computed + len(state.pending) < (self.lag + 1) * self.batches_a_step(len(state.clocks))

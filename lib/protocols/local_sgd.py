@@ -57,7 +57,7 @@ import numpy as np
 
 from lib.options.checked import Count, Natural, NotNegative, Positive, Share
 from lib.protocols.baselines import Async
-from lib.protocols.mixing import Loop, Mean, Mix, scrambled
+from lib.protocols.mixing import Loop, Mean, Mix, hash_places
 from lib.protocols.replica_rule import Groups, ReplicaRule
 
 
@@ -199,7 +199,7 @@ class NoLoCo(OuterCopy):
     """How far an outer step goes towards the pair's mean copy (gamma)."""
 
     def groups(self, round: int, workers: int) -> Groups:
-        order = np.argsort(scrambled(workers, round)).tolist()
+        order = np.argsort(hash_places(workers, round)).tolist()
         return tuple(tuple(order[first : first + 2]) for first in range(0, workers, 2))
 
     def send(self, memory, mine: np.ndarray, round: int) -> np.ndarray:

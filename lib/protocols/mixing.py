@@ -118,7 +118,7 @@ class Background(Checked):
     """When the shadow ends: with its own worker's data, or when all workers have come to the end of theirs."""
 
 
-def scrambled(count: int, round: int) -> np.ndarray:
+def hash_places(count: int, round: int) -> np.ndarray:
     """So many 64-bit hashes of their places and the round (splitmix64's last steps): what all members of a mix agree on, since a
     rule draws no random numbers."""
     with np.errstate(over="ignore"):

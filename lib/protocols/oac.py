@@ -13,8 +13,8 @@ Guarantee: values, optimiser state and timestamps equal a serial execution in co
 
 Departure: the paper bounds the batches in flight, and with them the cache as long as batches are written about in order. One
 write that hangs holds MFT, and the cache then grows with all that goes on meanwhile. So a batch is admitted only where no more
-than 2 F - 1 updates can come beyond STE, F being the batches that can be in flight (`most`): what is written in the order of
-admission never comes to that. It bounds the cache, by `most_cached`:
+than 2 F - 1 updates can come beyond STE, F being the batches that can be in flight (`most_in_flight`): what is written in the
+order of admission never comes to that. It bounds the cache, by `most_cached`:
 
 - STE is the MFT of some batch x outstanding when b is admitted. With b, 2 F - 1 batches at most are then admitted beyond it.
 - x and b are not written yet, so b's own MFT is at most STE + 2 F - 3; or x is b, and it is STE.
@@ -66,7 +66,7 @@ class Pipelined(PipelineRule):
 
     @property
     def max_staleness(self) -> float:
-        return self.most - 1
+        return self.most_in_flight - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class OAC(PipelineRule):
     @property
     def most_cached(self) -> int:
         """Most updates in the cache at once."""
-        return max(2 * self.most - 1, 4 * self.most - 4)
+        return max(2 * self.most_in_flight - 1, 4 * self.most_in_flight - 4)
 
     def init(self) -> OptimisticState:
         return OptimisticState()
@@ -108,7 +108,7 @@ class OAC(PipelineRule):
         """Admit a batch also only while the cache stays within its bound."""
         safe = min(state.outstanding.values(), default=state.finished)
         beyond = state.seen + len(state.outstanding) - (safe + 1)
-        return super().may_read(state) and beyond < 2 * self.most - 1
+        return super().may_read(state) and beyond < 2 * self.most_in_flight - 1
 
     def on_read(self, state: OptimisticState, batch: int) -> tuple[OptimisticState, Admission]:
         """In one turn read MFT, make the batch outstanding and give it STE, the least MFT of all outstanding batches."""

@@ -52,7 +52,7 @@ class PipelineRule(Rule):
     """Most batches that wait for the device, and most that wait for a writer."""
 
     @property
-    def most(self) -> int:
+    def most_in_flight(self) -> int:
         """Batches that can be in flight: each is with a reader, in a queue, on the device or with a writer."""
         return min(self.in_flight, self.readers + self.queue + 1 + self.queue + self.writers)
 

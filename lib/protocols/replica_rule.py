@@ -145,7 +145,7 @@ class ReplicaRule(Rule):
         """What one replica remembers between mixes (an outer copy, for one); None where nothing."""
         return None
 
-    def rejoined(self, memory: Any, mine: np.ndarray) -> Any:
+    def memory_on_rejoin(self, memory: Any, mine: np.ndarray) -> Any:
         """What a worker remembers that was lost and is there again, with another's replica `mine` and what that one remembers:
         by default the same, as is right for what all share. What is a worker's own begins anew here."""
         return memory
@@ -167,7 +167,7 @@ class ReplicaRule(Rule):
         return mine
 
 
-def mixes_now(rule: ReplicaRule, moved: Mapping[int, float]) -> bool:
+def mix_takes_place(rule: ReplicaRule, moved: Mapping[int, float]) -> bool:
     """Whether a mix of these takes place."""
     answer = rule.should_mix(moved) if rule.should_mix else True
     if not isinstance(answer, (bool, np.bool_)):
@@ -190,7 +190,7 @@ def _group_of_each_rank(rule: ReplicaRule, round: int, workers: int) -> dict[int
 
 
 @functools.lru_cache(maxsize=4096)
-def neighbours(rule: ReplicaRule, round: int, rank: int, workers: int) -> Mapping[int, float]:
+def mixing_row(rule: ReplicaRule, round: int, rank: int, workers: int) -> Mapping[int, float]:
     """A worker's row of the mixing matrix, checked."""
     row = dict(rule.weights(round, rank, workers))
     if rank not in row or not row.keys() <= set(range(workers)) or abs(sum(row.values()) - 1) > 1e-6:

@@ -16,12 +16,12 @@ from typing import ClassVar
 
 from lib.options.checked import Natural
 from lib.protocols.baselines import Sync
-from lib.protocols.hop import Begun, CountsSteps
+from lib.protocols.hop import StepCountingRule, StepCounts
 from lib.protocols.server_rule import Apply, Decisions, with_value
 
 
 @dataclass(frozen=True, kw_only=True)
-class SemiSync(CountsSteps, Sync):
+class SemiSync(StepCountingRule, Sync):
     """Sync whose workers read the parameters of a step some updates before it begins.
 
     A gradient's token is the step that it belongs to. Guarantee: each update is the mean of one gradient of that step from each
@@ -38,25 +38,25 @@ class SemiSync(CountsSteps, Sync):
     def max_staleness(self) -> float:
         return self.pull_ahead
 
-    def may_start(self, state: Begun, worker: int) -> bool:
+    def may_start(self, state: StepCounts, worker: int) -> bool:
         return state.begun[worker] - state.step <= self.pull_ahead
 
-    def on_start(self, state: Begun, worker: int) -> tuple[Begun, int]:
+    def on_start(self, state: StepCounts, worker: int) -> tuple[StepCounts, int]:
         return super().on_start(state, worker)[0], state.begun[worker]
 
-    def on_join(self, state: Begun, worker: int) -> Begun:
+    def on_join(self, state: StepCounts, worker: int) -> StepCounts:
         begun = with_value(state.begun, worker, self._next(state, worker))
         return replace(super().on_join(state, worker), begun=begun)
 
-    def on_cut(self, state: Begun) -> Begun:
+    def on_pause(self, state: StepCounts) -> StepCounts:
         return replace(state, begun=tuple(self._next(state, worker) for worker in range(len(state.begun))))
 
-    def _next(self, state: Begun, worker: int) -> int:
+    def _next(self, state: StepCounts, worker: int) -> int:
         """The step that a worker begins with after a death or a pause."""
         waiting = [push.token + 1 for push in state.pending if push.worker == worker]
         return max([state.step, *waiting])
 
-    def _settle(self, state: Begun) -> tuple[Begun, Decisions]:
+    def _settle(self, state: StepCounts) -> tuple[StepCounts, Decisions]:
         """Make the updates of all steps, from the oldest on, that have a gradient of every worker that is left."""
         updates: list[Apply] = []
         while state.pending and len(state.pending) >= len(state.active):

@@ -131,7 +131,7 @@ class ServerRule(Rule):
         """A worker has no more data, or died: others must not wait for it."""
         return replace(state, active=state.active - {worker}), ()
 
-    def on_cut(self, state: ServerState) -> ServerState:
+    def on_pause(self, state: ServerState) -> ServerState:
         """The run pauses for a checkpoint; all workers go on together, if they share a queue after different numbers of steps."""
         return state
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from lib.options.checked import Share
 from lib.protocols.baselines import Async
-from lib.protocols.mixing import Mean, Mix, scrambled
+from lib.protocols.mixing import Mean, Mix, hash_places
 from lib.protocols.replica_rule import ReplicaRule
 
 
@@ -44,4 +44,4 @@ class SPARTA(ReplicaRule):
 
     def _chosen(self, size: int, round: int) -> np.ndarray:
         """Where the round's parameters are: those whose hash is below the share."""
-        return np.flatnonzero((scrambled(size, round) >> np.uint64(11)) < self.share * 2.0**53)
+        return np.flatnonzero((hash_places(size, round) >> np.uint64(11)) < self.share * 2.0**53)

@@ -17,7 +17,7 @@ import numpy as np
 Reading = Literal["naive", "pooled", "none"]
 
 
-def brought(own: np.ndarray, reading: Reading) -> np.ndarray:
+def statistics_to_send(own: np.ndarray, reading: Reading) -> np.ndarray:
     """What a replica brings to a mix, of which everyone gets the mean."""
     if reading == "none":
         return own[:0]
@@ -27,7 +27,7 @@ def brought(own: np.ndarray, reading: Reading) -> np.ndarray:
     return np.concatenate([mean, variance + mean**2])
 
 
-def taken(own: np.ndarray, theirs: np.ndarray, reading: Reading) -> np.ndarray:
+def statistics_after_mix(own: np.ndarray, theirs: np.ndarray, reading: Reading) -> np.ndarray:
     """A replica's statistics after a mix, of which that mean came."""
     if reading == "none":
         return own
@@ -37,6 +37,7 @@ def taken(own: np.ndarray, theirs: np.ndarray, reading: Reading) -> np.ndarray:
     return np.concatenate([mean, np.maximum(square - mean**2, 0)])  # rounding must not make a variance negative
 
 
-def pooled(all_of_them: Sequence[np.ndarray]) -> np.ndarray:
+def pool_statistics(all_of_them: Sequence[np.ndarray]) -> np.ndarray:
     """Those of several replicas together."""
-    return taken(all_of_them[0], np.mean([brought(own, "pooled") for own in all_of_them], axis=0), "pooled")
+    mean = np.mean([statistics_to_send(own, "pooled") for own in all_of_them], axis=0)
+    return statistics_after_mix(all_of_them[0], mean, "pooled")

@@ -81,7 +81,7 @@ class EagerDiLoCo(DiLoCo):
         """The outer copy, its momentum, and what the copy has of this worker's gradient that is sent next, or travels."""
         return *super().init(start), np.zeros_like(start)
 
-    def rejoined(self, memory, mine: np.ndarray):
+    def memory_on_rejoin(self, memory, mine: np.ndarray):
         return *memory[:2], np.zeros_like(mine)
 
     def send(self, memory, mine: np.ndarray, round: int) -> np.ndarray:

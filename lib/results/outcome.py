@@ -14,8 +14,8 @@ import pandas as pd
 
 from lib.cluster.spec import Usage
 from lib.drivers.plan import Plan, Stage
-from lib.drivers.record import Access, EvalPoint, Finished, Snapshot, account, digest, settle
-from lib.protocols.statistics import pooled
+from lib.drivers.record import Access, EvalPoint, Finished, Snapshot, check_batches_taken, digest, gradient_ledger
+from lib.protocols.statistics import pool_statistics
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.metrics import entropy
 from lib.tasks.workload import evaluate
@@ -100,7 +100,7 @@ class Outcome:
 
     def summary(self, clock: str) -> dict[str, Any]:
         taken = chain.from_iterable(record.taken for record in self._records)
-        account(taken, self.plan.batches, complete=not self._lost_worker)
+        check_batches_taken(taken, self.plan.batches, complete=not self._lost_worker)
         steps, pipeline = self._steps, self.plan.protocol.dense.family == "pipeline"
         gaps = [gap for _, gap in self._gaps()]
         moved, extra = sum((record.bytes for record in self._records), Counter()), Counter()
@@ -118,7 +118,7 @@ class Outcome:
             "qps_worker_std": float(by_worker.std(ddof=0)),
             **stale({name: Counter(map(itemgetter(1), self._ages(name))) for name in STALENESS}),
             "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
-            **settle(self._records, self._undone),
+            **gradient_ledger(self._records, self._undone),
             "by_worker": self._by_worker(),
             "returns_to_a_cut": self._returns,
             "bytes": int(moved.total()),
@@ -427,7 +427,7 @@ def _averaged(courses: list[list[Snapshot]], pooled_from: int | None) -> list[Sn
 def _mean_snapshot(shots: list[Snapshot], pooled_from: int | None) -> Snapshot:
     dense = {0: np.mean([shot.dense[0] for shot in shots], axis=0)}
     if pooled_from is not None:
-        dense[0][pooled_from:] = pooled([shot.dense[0][pooled_from:] for shot in shots])
+        dense[0][pooled_from:] = pool_statistics([shot.dense[0][pooled_from:] for shot in shots])
     rows = {name: (slice(None), np.mean([shot.rows[name][1] for shot in shots], axis=0)) for name in shots[0].rows}
     time, samples = max(shot.time for shot in shots), max(shot.samples for shot in shots)
     return Snapshot(shots[0].point, time, samples, dense, rows)

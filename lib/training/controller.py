@@ -36,9 +36,9 @@ in a window, the prediction of a mode that waits is too slow. What a mode loses 
 was bad luck, the mode comes back only when the cluster has changed by more than that. A rule that waits for some workers, or for
 some steps (Hop-BW, Hop-BS), lies between the two ideals.
 
-Where it sits. At the queue of a stage, `Watched`: it gets the seconds of every computation, and ends the stage by handing out no
-more batches. A worker says how long its last computation took when it asks for its next batch: the controller needs no messages
-of its own, and does not see the last computation before the data ends.
+Where it sits. At the queue of a stage, `WatchedQueue`: it gets the seconds of every computation, and ends the stage by handing
+out no more batches. A worker says how long its last computation took when it asks for its next batch: the controller needs no
+messages of its own, and does not see the last computation before the data ends.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class Automatic(Checked):
 
     def decide(self, state: AutomaticState, now: float, samples: float) -> tuple[AutomaticState, int]:
         """The mode to be in from `now`, given the samples trained since the last call (or since `on_switch`)."""
-        state = self._learn(replace(state, trained=state.trained + samples), now)
-        return self.reckon(state, now, self.predict(state))
+        state = self._learn_efficiency(replace(state, trained=state.trained + samples), now)
+        return self.choose_mode(state, now, self.predict(state))
 
     def on_switch(self, state: AutomaticState, now: float) -> AutomaticState:
         """End a switch: the seconds that it took are no evidence about the mode."""
@@ -181,13 +181,13 @@ class Automatic(Checked):
     def predict(self, state: AutomaticState) -> tuple[float, ...]:
         """Samples per second that each mode would reach now; all 0 before the first computation."""
         ideals = [_throughput(mode, self._times(state, mode)) for mode in state.modes]
-        return tuple(self._reach(state, mode, ideal) if ideal else 0.0 for mode, ideal in enumerate(ideals))
+        return tuple(self._reachable_rate(state, mode, ideal) if ideal else 0.0 for mode, ideal in enumerate(ideals))
 
     def efficiency(self, state: AutomaticState, mode: int) -> float:
         """What the mode reached of its ideal when it was last there."""
         return state.reached[mode] / state.ideal[mode]
 
-    def reckon(self, state: AutomaticState, now: float, rates: Sequence[float]) -> tuple[AutomaticState, int]:
+    def choose_mode(self, state: AutomaticState, now: float, rates: Sequence[float]) -> tuple[AutomaticState, int]:
         """The decision alone: the mode to be in, if the modes' throughputs have been `rates` since the last decision."""
         best = max(rates)
         lost = [behind + (best - rate) * (now - state.now) for behind, rate in zip(state.behind, rates, strict=True)]
@@ -198,14 +198,14 @@ class Automatic(Checked):
         behind = tuple(min(each - least, price) for each in lost)
         return replace(state, present=present, now=now, behind=behind), present
 
-    def _reach(self, state: AutomaticState, mode: int, ideal: float) -> float:
+    def _reachable_rate(self, state: AutomaticState, mode: int, ideal: float) -> float:
         """What a mode reaches of an ideal throughput: each sample takes longer than ideally by as much as it did before. One
         that was never there, or reached more than its ideal, goes by its efficiency."""
         efficiency = self.efficiency(state, mode)
         longer = (1 / efficiency - 1) * state.spent[mode] / state.ideal[mode]
         return 1 / (1 / ideal + longer) if longer > 0 else efficiency * ideal
 
-    def _learn(self, state: AutomaticState, now: float) -> AutomaticState:
+    def _learn_efficiency(self, state: AutomaticState, now: float) -> AutomaticState:
         """Compare what the mode reached with the ideal of the same steps, as soon as every worker has made one: with steps of
         another time, the mode would be blamed for a change of the cluster."""
         index, mode = state.present, state.modes[state.present]
@@ -276,7 +276,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class ChoiceState:
     """The state of a choice, which goes from stage to stage."""
 
     rule: Automatic
@@ -286,20 +286,20 @@ class Watch:
     """Decisions of the last finished stage."""
 
     @property
-    def queue(self) -> type[Watched]:
+    def queue_type(self) -> type[WatchedQueue]:
         """The part that hands out the batches of a stage."""
-        return Watched
+        return WatchedQueue
 
     @property
-    def present(self) -> int:
+    def phase(self) -> int:
         """The phase to be in."""
         return self.state.present
 
 
-class Watched(WorkQueue):
+class WatchedQueue(WorkQueue):
     """The queue of a stage that a controller may end."""
 
-    def __init__(self, site: Site, batches: int, watch: Watch):
+    def __init__(self, site: Site, batches: int, watch: ChoiceState):
         super().__init__(site, batches)
         self._rule, self._every, self._state = watch.rule, watch.every, watch.state
         self._begin = self._state.present
@@ -319,21 +319,21 @@ class Watched(WorkQueue):
             self._samples += step.samples
         if self._decided is None:
             self._state, self._decided = self._rule.on_switch(self._state, now), now
-        elif now >= self._decided + self._every and self._stays:
+        elif now >= self._decided + self._every and self._stays_in_phase:
             self._decide(now)
-        return await super().take(until) if self._stays else None
+        return await super().take(until) if self._stays_in_phase else None
 
-    async def tell(self, rank: int, change: str) -> None:
+    async def note_change(self, rank: int, change: str) -> None:
         """Note that a worker was lost or has returned."""
         became = self._rule.on_join if change == "comes back" else self._rule.on_leave
         self._state = became(self._state, rank)
 
-    async def watch(self) -> Watch:
+    async def choice_state(self) -> ChoiceState:
         """The state with which the next stage begins."""
-        return Watch(self._rule, self._every, self._state, tuple(self._decisions))
+        return ChoiceState(self._rule, self._every, self._state, tuple(self._decisions))
 
     @property
-    def _stays(self) -> bool:
+    def _stays_in_phase(self) -> bool:
         return self._state.present == self._begin
 
     def _decide(self, now: float) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from lib.cluster.base import World
 from lib.drivers import pipeline_loop, replica_loop, server_loop
 from lib.drivers.checkpoints import Attempt, CheckpointFolder
-from lib.drivers.execution import carry_through
+from lib.drivers.execution import run_with_restarts
 from lib.drivers.model_state import ModelState, model_of
 from lib.drivers.plan import Plan, Stage
 from lib.drivers.record import Finished
@@ -34,7 +34,7 @@ from lib.protocols.rule import Pair, Rule
 from lib.store import checkpoint
 from lib.store.optim import Optimizer
 from lib.tasks.workload import Workload
-from lib.training.controller import Automatic, Mode, Watch
+from lib.training.controller import Automatic, ChoiceState, Mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Phase(Checked):
         own = {name: getattr(self, name) for name in ("batch_size", "dense_optimizer", "row_optimizer")}
         return replace(workload, **{name: value for name, value in own.items() if value is not None})
 
-    def last(self, workload: Workload, first: int, workers: int) -> int:
+    def end_sample(self, workload: Workload, first: int, workers: int) -> int:
         """The place before which it ends if it begins at `first`; its seconds may end it before."""
         last = workload.samples
         if self.until_day is not None:
@@ -97,7 +97,7 @@ class Schedule(Checked):
     """Seconds that a switch takes in addition to the pause and to the model's transfer."""
 
     def __post_init__(self):
-        _at_least(1, self)
+        _check_phase_count(1, self)
         for phase in self.phases[:-1]:
             if all(getattr(phase, name) is None for name in LIMITS):
                 raise BadOption(f"schedule: phase {phase.name!r} never ends; give it one of {', '.join(LIMITS)}")
@@ -124,7 +124,7 @@ class Choice(Checked):
     """Seconds that a switch takes in addition to the pause and to the model's transfer."""
 
     def __post_init__(self):
-        _at_least(2, self)
+        _check_phase_count(2, self)
         for phase in self.phases:
             if given := [name for name in LIMITS if getattr(phase, name) is not None]:
                 raise BadOption(f"choice: phase {phase.name!r} has {given[0]}, but the controller says when it ends")
@@ -136,13 +136,13 @@ class Choice(Checked):
         return " | ".join(dict.fromkeys(phase.name for phase in self.phases))
 
 
-def _at_least(least: int, thing: Schedule | Choice) -> None:
+def _check_phase_count(least: int, thing: Schedule | Choice) -> None:
     if len(thing.phases) < least:
         number = ("one", "two")[least - 1]
         raise BadOption(f"{thing.owner()}: phases must be {number} Phase(...) or more, not {thing.phases!r}")
 
 
-def single(protocol: Rule | Pair) -> Schedule:
+def single_phase_schedule(protocol: Rule | Pair) -> Schedule:
     """One protocol all along."""
     return Schedule(phases=(Phase(protocol=protocol),))
 
@@ -170,7 +170,7 @@ class StagedRun:
         finished_stages = FinishedStages(world, self.plan.checkpoints)
         await finished_stages.load()
         for phase in self.phases(stages):
-            end = min(self.last, phase.last(phase.workload(self.plan.workload), place, self.workers(phase)))
+            end = min(self.end_sample, phase.end_sample(phase.workload(self.plan.workload), place, self.workers(phase)))
             if place >= end:
                 continue
             if stages and self.schedule.restart and not finished_stages.left:
@@ -180,20 +180,20 @@ class StagedRun:
                 finished = finished_stages.left.popleft()
             else:
                 drive = DRIVERS[plan.protocol.dense.family]
-                finished = await carry_through(world, plan, drive, model and model.for_plan(plan))
+                finished = await run_with_restarts(world, plan, drive, model and model.for_plan(plan))
                 await world.clear()
-                if end_of(plan, finished) < self.last:
+                if end_sample_of(plan, finished) < self.end_sample:
                     finished_stages.save(plan.stage, finished)
-            place = end_of(plan, finished)
-            stages.append(Stage(replace(plan, last=place), finished))
-            if place < self.last or self.keep:
+            place = end_sample_of(plan, finished)
+            stages.append(Stage(replace(plan, end_sample=place), finished))
+            if place < self.end_sample or self.keep:
                 model = model_of(plan, finished.records, place)
         if not stages:
             raise BadOption(f"schedule: every phase ends before sample {place}, where this run begins")
         return stages, model if self.keep else None
 
     @property
-    def last(self) -> int:
+    def end_sample(self) -> int:
         """The sample before which it ends."""
         return self.plan.first + self.plan.samples
 
@@ -203,10 +203,10 @@ class StagedRun:
             yield from self.schedule.phases
             return
         yield self.schedule.phases[0]
-        while stages[-1].plan.last < self.last:
-            yield self.schedule.phases[stages[-1].finished.watch.present]
+        while stages[-1].plan.end_sample < self.end_sample:
+            yield self.schedule.phases[stages[-1].finished.watch.phase]
 
-    def watch(self, stages: Sequence[Stage]) -> Watch | None:
+    def choice_state(self, stages: Sequence[Stage]) -> ChoiceState | None:
         """The controller's state after the last stage; None: a schedule has no controller."""
         if isinstance(self.schedule, Schedule):
             return None
@@ -221,7 +221,7 @@ class StagedRun:
             for phase in self.schedule.phases
         ]
         rule = self.schedule.rule
-        return Watch(rule, self.schedule.every, rule.init(modes, self.plan.workers))
+        return ChoiceState(rule, self.schedule.every, rule.init(modes, self.plan.workers))
 
     def workers(self, phase: Phase) -> int:
         """Workers that take part in a phase; a pipeline has one device, however many workers the others have."""
@@ -235,9 +235,9 @@ class StagedRun:
             protocol=phase.protocol,
             workers=self.workers(phase),
             first=place,
-            last=end,
+            end_sample=end,
             seconds=phase.seconds,
-            watch=self.watch(stages),
+            watch=self.choice_state(stages),
             stage=len(stages),
             eval_at=tuple(samples - place for samples in self.plan.eval_at if place < samples < end),
             checkpoints=self.plan.checkpoints and replace(self.plan.checkpoints, stage=len(stages)),
@@ -245,12 +245,12 @@ class StagedRun:
         )
 
 
-def end_of(plan: Plan, finished: Finished) -> int:
+def end_sample_of(plan: Plan, finished: Finished) -> int:
     """The first sample that no worker of a stage has taken."""
-    if not plan.open:
-        return plan.last
+    if not plan.may_end_early:
+        return plan.end_sample
     taken = 1 + max((index for record in finished.records for index in record.taken), default=-1)
-    return min(plan.last, plan.first + taken * plan.workload.batch_size)
+    return min(plan.end_sample, plan.first + taken * plan.workload.batch_size)
 
 
 class FinishedStages:
@@ -280,7 +280,7 @@ class FinishedStages:
         if self._checkpoints is not None:
             self._done.append(finished)
             checkpoint.save(self._file, {"stages": self._done, "world": self._world.state()})
-            replace(self._checkpoints, stage=stage).drop()
+            replace(self._checkpoints, stage=stage).delete()
 
     @property
     def _file(self) -> Path:

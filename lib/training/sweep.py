@@ -39,11 +39,11 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, la
     """Every job's run, in the order of the jobs. A job holds what `lib.train` takes, by name. Saved runs are loaded, the others
     are made in as many processes as there are cores, with one torch thread each; runs on a wall clock are made here, one after
     the other, when nothing else is under way. A job that fails stops no other. The progress line begins with the label."""
-    prepared = [_prepare(number, each) for number, each in enumerate(jobs)]
+    prepared = [_prepare_job(number, each) for number, each in enumerate(jobs)]
     wanted: dict[str, tuple[Job, Mapping[str, Any]]] = {}
     for job, arguments in sorted(prepared, key=lambda each: (each[0].settings.save, each[0].settings.force)):
         wanted[job.key] = job, arguments  # of equal jobs, one that saves or trains anew counts
-    runs = {key: job.saved() for key, (job, _) in wanted.items()}
+    runs = {key: job.load_saved() for key, (job, _) in wanted.items()}
     missing = [key for key, run in runs.items() if run is None]
     errors: dict[str, Exception] = {}
 
@@ -65,9 +65,9 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, la
                 progress.reach(sum(wanted[key][0].samples for key in done))
 
             apart = [key for key in missing if wanted[key][0].cluster.clock != "wall"]
-            most = _usual() if processes is None else checked(Count, processes, "sweep", "processes")
+            most = _default_process_count() if processes is None else checked(Count, processes, "sweep", "processes")
             lanes = min(most, len(apart))
-            for future, key in _started(apart, wanted, lanes, progress.reach):
+            for future, key in _runs_in_processes(apart, wanted, lanes, progress.reach):
                 take(key, future.result)
                 count()
             for key in missing:
@@ -85,7 +85,7 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, la
     return found
 
 
-def _started(
+def _runs_in_processes(
     keys: list[str], wanted: Mapping[str, Any], lanes: int, reach: Callable[[int], None]
 ) -> Iterable[tuple[Future, str]]:
     """The runs under way in other processes, as they end; none where one process is enough. `reach` is called each second with
@@ -104,7 +104,8 @@ def _started(
             counts.truncate(8 * len(keys))
             places = ((counts.name, place) for place in range(len(keys)))
             futures = {
-                pool.submit(_made, dict(wanted[key][1]), key, *at): key for key, at in zip(keys, places, strict=True)
+                pool.submit(_make_run, dict(wanted[key][1]), key, *at): key
+                for key, at in zip(keys, places, strict=True)
             }
             pending = {*futures}
             while pending:
@@ -120,22 +121,22 @@ def _started(
 @lru_cache(1)
 def _pool(lanes: int, there: tuple[tuple[str, str], ...]) -> ProcessPoolExecutor:
     """The processes of the last sweep, if they are as many and know the same; not loky's own, which is joblib's as well."""
-    return ProcessPoolExecutor(lanes, timeout=300, initializer=_begin, initargs=(os.getpid(),), env=dict(there))
+    return ProcessPoolExecutor(lanes, timeout=300, initializer=_init_process, initargs=(os.getpid(),), env=dict(there))
 
 
-def _begin(parent: int) -> None:
+def _init_process(parent: int) -> None:
     torch.set_num_threads(1)
-    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
 
 
-def end_with(process: int) -> None:
+def exit_with_parent(process: int) -> None:
     """End this process once that one is gone: one that was killed can tell nothing to those that work for it."""
     while psutil.pid_exists(process):
         time.sleep(1.0)
     os._exit(1)
 
 
-def _made(arguments: dict[str, Any], key: str, counts: str, place: int) -> Run | None:
+def _make_run(arguments: dict[str, Any], key: str, counts: str, place: int) -> Run | None:
     """Make a run, and count its samples in a place of a file; None where this process comes to another name, so that its code is
     not the caller's."""
     job = Job.of(**arguments)
@@ -143,12 +144,12 @@ def _made(arguments: dict[str, Any], key: str, counts: str, place: int) -> Run |
     return job.run(partial(np.add, count, out=count)) if job.key == key else None
 
 
-def _usual() -> int:
+def _default_process_count() -> int:
     """As many as cores, unless LOCKSTEP_PROCESSES says otherwise, since several programs run at once."""
     return int(os.environ.get("LOCKSTEP_PROCESSES", 0)) or cpu_count()
 
 
-def _prepare(number: int, arguments: Mapping[str, Any]) -> tuple[Job, Mapping[str, Any]]:
+def _prepare_job(number: int, arguments: Mapping[str, Any]) -> tuple[Job, Mapping[str, Any]]:
     if not isinstance(arguments, Mapping) or not arguments.keys() >= NEEDED:
         needed = ", ".join(sorted(NEEDED))
         raise BadOption(f"sweep: jobs[{number}] must map {needed} to their values, not {arguments!r}")

@@ -37,7 +37,7 @@ from lib.store.spec import RowStore
 from lib.tasks import prepared_datasets
 from lib.tasks.workload import Workload
 from lib.training.resolve import resolve
-from lib.training.schedule import Choice, Phase, Schedule, StagedRun, single
+from lib.training.schedule import Choice, Phase, Schedule, StagedRun, single_phase_schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ def train(
     saves. `lib.sweep` makes many at once.
     """
     job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
-    if (found := job.saved()) is not None:
+    if (found := job.load_saved()) is not None:
         return found
     if job.settings.resume:
         _check_checkpoint(job)
@@ -204,7 +204,7 @@ class Job:
     def checkpoints(self) -> Path:
         return paths.reports() / "checkpoints" / self.key
 
-    def saved(self) -> Run | None:
+    def load_saved(self) -> Run | None:
         """The run that was saved before, unless the settings ask for a new one."""
         if self.settings.save and not self.settings.force and self.folder.is_dir():
             return Run.load(self.folder)
@@ -220,7 +220,7 @@ class Job:
             return self._train(progress)
         paths.check_writable(paths.runs() if self.settings.save else paths.reports())
         with paths.held(self.key):
-            return self.saved() or self._train(progress)
+            return self.load_saved() or self._train(progress)
 
     def _train(self, progress: Callable[[int], None]) -> Run:
         staged_run, settings = self.staged_run, self.settings
@@ -271,9 +271,9 @@ def _check_checkpoint(job: Job) -> None:
     """Refuse a run whose only checkpoint has other numbers of nodes, and warn where there is no checkpoint."""
     if _has_checkpoint(job.checkpoints):
         return
-    here, rest = _numbers(job.configuration)
+    here, rest = _split_node_counts(job.configuration)
     for folder in filter(_has_checkpoint, sorted(job.checkpoints.parent.glob("*"))):
-        there, others = _numbers(json.loads((folder / WHOSE).read_text()))
+        there, others = _split_node_counts(json.loads((folder / WHOSE).read_text()))
         if others == rest and there != here:
             other = [name for name in here if there[name] != here[name]]
             differ = "; ".join(f"{name}: {there[name]} there, {here[name]} here" for name in other)
@@ -291,7 +291,7 @@ def _has_checkpoint(folder: Path) -> bool:
     return (folder / WHOSE).is_file() and any(folder.glob("*.pt"))
 
 
-def _numbers(configuration: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Any]]:
+def _split_node_counts(configuration: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Any]]:
     """The numbers of nodes that hold parts of the model or of the data, and the rest of the configuration."""
     rest = json.loads(json.dumps(configuration, default=plain))
     numbers = {"servers": rest["cluster"].pop("servers", 1)}
@@ -308,19 +308,19 @@ def _staged_run(
 ) -> StagedRun:
     if not settings.gradients:
         _check_timing(cluster, settings, start)
-    schedule = protocol if isinstance(protocol, Schedule | Choice) else single(protocol)
+    schedule = protocol if isinstance(protocol, Schedule | Choice) else single_phase_schedule(protocol)
     workers = cluster.workers or max(phase.workers or 4 for phase in schedule.phases)
     if settings.accesses and all(phase.protocol.dense.family != "pipeline" for phase in schedule.phases):
         raise BadOption("train: accesses to rows are noted by pipelines, and no protocol is one; leave accesses out")
     if settings.partitions:
         stretches(1, workers, settings.partitions)
     for phase in schedule.phases:
-        _check(phase, workload, cluster, workers, settings)
+        _check_phase(phase, workload, cluster, workers, settings)
     if isinstance(schedule, Choice) and settings.feed not in ("rule", "queue"):
         raise BadOption(f"choice: its workers take their batches from a queue, not from feed={settings.feed!r}")
     if all(phase.protocol.dense.family == "pipeline" for phase in schedule.phases):
         workers = 1
-    first = _place(start, workload) if start else 0
+    first = _first_sample(start, workload) if start else 0
     plan = Plan(
         workload=workload,
         protocol=schedule.phases[0].protocol,
@@ -371,7 +371,7 @@ def _check_timing(cluster: Cluster, settings: Options, start: Run | None) -> Non
             raise BadOption(f"train: {option} needs a model, and {none}")
 
 
-def _place(start: Run, workload: Workload) -> int:
+def _first_sample(start: Run, workload: Workload) -> int:
     """The sample at which a run begins that starts from another run's model."""
     if not isinstance(start, Run):
         raise BadOption(f"train: start must be a Run, not {start!r}")
@@ -385,7 +385,7 @@ def _place(start: Run, workload: Workload) -> int:
     return start.model.place
 
 
-def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, settings: Options) -> None:
+def _check_phase(phase: Phase, workload: Workload, cluster: Cluster, workers: int, settings: Options) -> None:
     protocol, bounds = phase.protocol, ("max_rows", "shared_memory", "mapped", "journal")
     if not workload.tables():
         settings.store.only((), f"{workload.name!r} has no tables")

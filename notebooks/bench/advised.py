@@ -17,7 +17,7 @@ import pandas as pd
 
 import lib
 from lib import Lognormal, Node, paths
-from lib.command_line import carry_out
+from lib.command_line import run_command
 from lib.seeds import judging
 from lib.workloads import PROFILES
 from notebooks.advisor.compare import best_rate, measure, tune
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--conditions", type=int, help="so many instead")
     parser.set_defaults(command=_bench)
-    return carry_out(parser.parse_args(arguments))
+    return run_command(parser.parse_args(arguments))
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -76,7 +76,7 @@ def stand_in(job: Job) -> Run:
             )  # a whole pass may be as short
             _known[kind] = max(less - few * each, 0.0), each
     fixed, each = _known[kind]
-    ends = min(real.samples, phases[-1].last(real, plan.first, plan.workers))
+    ends = min(real.samples, phases[-1].end_sample(real, plan.first, plan.workers))
     _note(job, batch, max(ends - plan.first, 0), fixed, each, heavy)
     model = run.model and replace(run.model, place=ends)
     return replace(run, kept=model)

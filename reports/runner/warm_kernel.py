@@ -14,7 +14,7 @@ from typing import Any
 
 from jupyter_client.provisioning import LocalProvisioner
 
-from lib.training.sweep import end_with
+from lib.training.sweep import exit_with_parent
 
 INLINE = "module://matplotlib_inline.backend_inline"
 
@@ -46,7 +46,7 @@ def _kernel(arguments: list[str], environment: Mapping[str, str], parent: int, f
     sys.path[:0] = [each for each in search if each and each not in sys.path]
     if folder:
         os.chdir(folder)
-    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
     launch_new_instance(argv=arguments)
 
 

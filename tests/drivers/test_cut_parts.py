@@ -36,7 +36,7 @@ class Recorded(Part):
 
 def write(cuts, mark, names=NAMES):
     for name in names:
-        assert asyncio.run(Recorded(mark).write_checkpoint(cuts.place(mark, name))) == {"issued": mark}
+        assert asyncio.run(Recorded(mark).write_checkpoint(cuts.part_path(mark, name))) == {"issued": mark}
     cuts.commit({"batch": mark}, names)
 
 
@@ -61,7 +61,7 @@ def test_a_cut_knows_its_parts(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stage-0000-00000020", "stage-0000.pt"]
     cut = cuts.find()
     assert [*cut.parts] == [*NAMES] and cut.state("reader0") == {}
-    cuts.drop()
+    cuts.delete()
     assert not list(tmp_path.iterdir())
 
 
@@ -101,7 +101,7 @@ def test_killed_between_any_two_steps_the_old_or_the_new_cut_is_there_and_whole(
 def test_a_part_that_is_damaged_lost_or_another_cut_s_is_named(tmp_path):
     cuts = CheckpointFolder(every=1, folder=tmp_path)
     write(cuts, 10)
-    file, cut = cuts.place(10, "worker1"), cuts.find()
+    file, cut = cuts.part_path(10, "worker1"), cuts.find()
     good = file.read_bytes()
     file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     with pytest.raises(Damaged, match=f"{file} is no checkpoint"):

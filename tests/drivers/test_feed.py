@@ -10,7 +10,7 @@ from lib import LocalCluster, VirtualCluster, workloads
 from lib.cluster.virtual import VirtualLoop
 from lib.drivers.plan import stretches
 from lib.drivers.record import PartLog, account
-from lib.drivers.trainer import Input, OwnBatches, WorkQueue, own_batches
+from lib.drivers.trainer import BatchSource, OwnBatches, WorkQueue, own_batches
 from lib.errors import BadOption, LockstepError
 
 KINDS = ("split", "stream", "queue")
@@ -19,7 +19,7 @@ BOWL = workloads.get("quadratic", samples=32 * 61)
 
 def read(take, make, until, ahead, tasks):
     """The batches of a worker that takes and makes them like this."""
-    asking, plan = Input.__new__(Input), SimpleNamespace(ahead=ahead)
+    asking, plan = BatchSource.__new__(BatchSource), SimpleNamespace(ahead=ahead)
     trainer, site = SimpleNamespace(record=PartLog("", None)), SimpleNamespace(now=lambda: 0.0)
     asking._take, asking._make, asking._plan, asking._trainer, asking._site = take, make, plan, trainer, site
     return asking.batches(until, tasks)

@@ -255,7 +255,7 @@ class TestALostWorker:
             await self.step(part, 0, 0)
             waiting = asyncio.ensure_future(part.pull(0, 2, {"letter": np.array([97])}))
             await asyncio.sleep(1)
-            await part.tell(0, "dies")
+            await part.note_change(0, "dies")
             assert await waiting is None
             await self.step(part, 1, 1)
             await self.step(part, 1, 3)
@@ -266,7 +266,7 @@ class TestALostWorker:
     def test_what_it_had_started_is_lost_and_is_not_applied_when_it_arrives(self):
         async def steps(part):
             await part.pull(0, 0, {"letter": np.array([97])})
-            await part.tell(0, "dies")
+            await part.note_change(0, "dies")
             await part.push(pushed(0, 0, np.array([97]), 1))
             await self.step(part, 1, 1)
 

@@ -94,7 +94,7 @@ def test_queues_bound_what_is_in_flight(name, slow):
     workload = workloads.get("kg-synthetic", samples=400, **GRAPH)
     rule = protocols.get(name, in_flight=50, readers=1, writers=1, queue=1)
     nodes = {"worker": Node(flops=1e6)} if slow == "worker" else {"server": Node(cores=8, core_memory=1e4)}
-    assert rule.most == 5
+    assert rule.most_in_flight == 5
     assert in_flight(records(workload, rule, VirtualCluster(**nodes))) <= 5
     assert in_flight(records(workload, protocols.get(name, in_flight=3, queue=1), VirtualCluster(**nodes))) <= 3
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lib.cluster.base import Handle
-from lib.drivers.exchangers import WithNeighbours
+from lib.drivers.exchangers import NeighbourExchanger
 from lib.drivers.membership import Rendezvous
 from lib.drivers.record import PartLog
 from lib.errors import BadOption, NodeLost
@@ -21,7 +21,7 @@ def plan(protocol, workers):
 
 async def asked(meeting, *questions):
     """What is answered so far to workers that ask for rounds."""
-    tasks = [asyncio.ensure_future(meeting.meet(*question)) for question in questions]
+    tasks = [asyncio.ensure_future(meeting.join_group(*question)) for question in questions]
     for _ in range(5):
         await asyncio.sleep(0)
     return [task.result().members if task.done() else None for task in tasks]
@@ -65,7 +65,7 @@ def ring(workers):
             merged.append((rank, mix.round, round(float(mix.theirs[0]), 3)))
 
         replica = SimpleNamespace(message=lambda round, rank=rank: np.full(1, rank, np.float64), merge=merge)
-        exchanger = WithNeighbours(Clock(), plan(DPSGD(), workers), rank, replica, PartLog("", None), None, (), [])
+        exchanger = NeighbourExchanger(Clock(), plan(DPSGD(), workers), rank, replica, PartLog("", None), None, (), [])
         peers.append(Peers(exchanger))
     for one in peers:
         one.exchanger.others = {other.exchanger.rank: other for other in peers if one is not other}
@@ -146,9 +146,9 @@ def test_a_question_that_comes_after_the_death_of_who_asked_is_not_taken_for_its
 
     async def main():
         meeting = Rendezvous(None, plan(rule(), 3))
-        await meeting.tell(0, "dies")
-        await meeting.tell(0, "comes back")
-        late = asyncio.ensure_future(meeting.meet(0, 5, 0))
+        await meeting.note_change(0, "dies")
+        await meeting.note_change(0, "comes back")
+        late = asyncio.ensure_future(meeting.join_group(0, 5, 0))
         await asked(meeting)
         assert late.done() and late.result() is None
         assert await asked(meeting, (1, 5), (2, 5)) == [(1, 2), (1, 2)]
@@ -163,10 +163,10 @@ def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself()
         first, late = (asyncio.ensure_future(meeting.end(0, 0)) for _ in range(2))
         await asked(meeting)
         assert first.done() and not late.done()  # asked twice, it waits once
-        await meeting.tell(0, "dies")
+        await meeting.note_change(0, "dies")
         await asked(meeting)
         assert late.done()
-        await meeting.tell(0, "comes back")
+        await meeting.note_change(0, "comes back")
         # The first was on its way when it died.
         before, again = (asyncio.ensure_future(meeting.end(0, generation)) for generation in (0, 1))
         await asked(meeting)
@@ -174,7 +174,7 @@ def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself()
         before = asyncio.ensure_future(meeting.end(0, 0))
         await asked(meeting)
         assert before.done() and not again.done()
-        await meeting.tell(1, "leaves")
+        await meeting.note_change(1, "leaves")
         await asked(meeting)
         assert again.done()
 
@@ -186,11 +186,11 @@ def test_who_asked_and_is_no_more_is_not_answered():
 
     async def main():
         meeting = Rendezvous(None, plan(rule(), 2))
-        gone = asyncio.ensure_future(meeting.meet(0, 0))
+        gone = asyncio.ensure_future(meeting.join_group(0, 0))
         await asked(meeting)
         gone.cancel()
         await asked(meeting)
-        await meeting.tell(0, "leaves")
+        await meeting.note_change(0, "leaves")
         assert await asked(meeting, (1, 0)) != [None]
 
     asyncio.run(main())

@@ -34,7 +34,7 @@ class Server(Handle):
         return self
 
     async def _call(self, method, *args):
-        assert method == "tell"
+        assert method == "note_change"
         self.left.append(args)
 
 
@@ -110,24 +110,24 @@ def test_a_run_without_workers_does_not_come_to_its_end():
 def test_what_was_undone_is_counted_when_the_next_try_ends_before_it_stands():
     first = Attempt()
     first.resume_from()
-    second = first.next([notes("worker0", 30)])
-    third = second.next([])  # nobody had been put anywhere yet
+    second = first.next_attempt([notes("worker0", 30)])
+    third = second.next_attempt([])  # nobody had been put anywhere yet
     third.resume_from(10)
     assert third.undone == 20
-    fourth = third.next([notes("worker0", 17)])
+    fourth = third.next_attempt([notes("worker0", 17)])
     fourth.resume_from(10)
     assert fourth.undone == 27
 
 
 def test_who_has_come_back_stands_in_its_place(monkeypatch):
     """Where all are told of something, they are in the order in which they would be after a cut."""
-    orders, introduce = [], Workers.introduce
+    orders, announce_live_parts = [], Workers.announce_live_parts
 
     async def noted(self):
         orders.append(list(self.handles))
-        await introduce(self)
+        await announce_live_parts(self)
 
-    monkeypatch.setattr(Workers, "introduce", noted)
+    monkeypatch.setattr(Workers, "announce_live_parts", noted)
     dies = {"node": "worker0", "kind": "dies", "at_batch": 2, "lasts": 0.01}
     small = {"batch_size": 8, "samples": 480, "hidden": (4,), "fields": 2, "dim": 2, "worker.flops": 1e6}
     lib.train("ctr-synthetic", "async", "virtual", save=False, workers=3, failures=[dies], patience=1e-3, **small)

@@ -148,13 +148,13 @@ def test_steps_between_averages_count():
 
 @pytest.mark.parametrize("cuts", [{}, {"checkpoint_every": 20}])
 def test_groups_go_on_alternating_over_epochs_of_an_odd_number_of_steps(cuts, reports, monkeypatch):
-    met, meet = [], Rendezvous._meet
+    met, meet = [], Rendezvous._answer_group
 
     def noted(self, members, round):
         met.append((round, members))
         meet(self, members, round)
 
-    monkeypatch.setattr(Rendezvous, "_meet", noted)
+    monkeypatch.setattr(Rendezvous, "_answer_group", noted)
     train(Epochs(workers=4, samples=3 * 5 * 4), DSSync(), VirtualCluster(workers=4, slowdown=0.5), save=False, **cuts)
     rows, columns = ((0, 1), (2, 3)), ((0, 2), (1, 3))
     assert sorted(met) == [(t, group) for t in range(15) for group in (columns if t % 2 else rows)]

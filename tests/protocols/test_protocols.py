@@ -174,7 +174,7 @@ def test_after_a_cut_bounded_staleness_counts_anew():
     rule = protocols.get("hop-bs", bound=0)
     state = dataclasses.replace(rule.init(2), clocks=(3, 1), begun=(3, 1), done=(3, 1))
     assert not rule.may_start(state, 0)
-    cut = rule.on_cut(state)
+    cut = rule.on_pause(state)
     assert rule.may_start(cut, 0) and rule.may_start(cut, 1)
     assert cut.clocks == (3, 1) and rule.on_join(rule.on_leave(cut, 0)[0], 0).clocks == (3, 1)
 

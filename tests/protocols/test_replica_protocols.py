@@ -279,7 +279,7 @@ def test_downpour_adds_up_what_each_worker_has_moved(workers, steps, every, serv
 def test_a_worker_that_joins_downpour_again_pushes_nothing_of_the_replica_that_it_was_given():
     """Its donor had moved by 2 since it fetched, and pushes that itself."""
     rule, fetched, mine = Downpour(), np.zeros(3, np.float32), np.full(3, 2, np.float32)
-    memory = rule.rejoined(fetched, mine)
+    memory = rule.memory_on_rejoin(fetched, mine)
     assert not rule.send(memory, mine, 0).any()
     assert (rule.send(memory, mine + 1, 0) == -1).all()
 

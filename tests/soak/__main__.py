@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from lib.command_line import carry_out
+from lib.command_line import run_command
 from tests.soak import KINDS, Found, kills, soak
 
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="begin none after so long")
     parser.add_argument("--kills", type=int, help="instead: kill so many trainings and notebooks, and let them go on")
     parser.set_defaults(command=_soak)
-    return carry_out(parser.parse_args(arguments))
+    return run_command(parser.parse_args(arguments))
 
 
 def _soak(options: argparse.Namespace) -> int:

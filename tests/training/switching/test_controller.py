@@ -154,8 +154,8 @@ def test_the_time_of_a_switch_counts_for_no_mode():
     unaware, aware = (heard(rule, state, [[1.0], [2.0]]) for state in (unaware, aware))
     assert rule.efficiency(rule.decide(aware, 1001.0, 150)[0], 1) == pytest.approx(1)
     assert rule.efficiency(rule.decide(unaware, 1001.0, 150)[0], 1) < 0.1
-    assert rule.reckon(aware, 1000.02, (8.0, 3.0))[1] == 1
-    assert rule.reckon(unaware, 1000.02, (8.0, 3.0))[1] == 0
+    assert rule.choose_mode(aware, 1000.02, (8.0, 3.0))[1] == 1
+    assert rule.choose_mode(unaware, 1000.02, (8.0, 3.0))[1] == 0
 
 
 def test_nobody_is_left():
@@ -175,21 +175,21 @@ def test_regret_by_hand():
     """A price of 10 x 8 = 80 samples; 5 a second are lost. At first the modes are level, later one is a price behind."""
     rule = Automatic(cost=10.0)
     state = rule.init((SYNC, ASYNC), 1)
-    state, mode = rule.reckon(state, 15.0, (3.0, 8.0))
+    state, mode = rule.choose_mode(state, 15.0, (3.0, 8.0))
     assert (mode, state.behind) == (0, (75, 0))
-    state, mode = rule.reckon(state, 16.0, (3.0, 8.0))
+    state, mode = rule.choose_mode(state, 16.0, (3.0, 8.0))
     assert (mode, state.behind) == (1, (80, 0))
-    state, mode = rule.reckon(state, 47.0, (8.0, 3.0))
+    state, mode = rule.choose_mode(state, 47.0, (8.0, 3.0))
     assert (mode, state.behind) == (1, (0, 75)), "80 to make up for, then 75 of 80"
-    state, mode = rule.reckon(state, 48.0, (8.0, 3.0))
+    state, mode = rule.choose_mode(state, 48.0, (8.0, 3.0))
     assert (mode, state.behind) == (0, (0, 80))
 
 
 def test_what_a_mode_gains_is_not_hoarded():
     """However long the present mode was the better one, two prices of regret are enough to leave it."""
     rule = Automatic(cost=10.0)
-    state, _ = rule.reckon(rule.init((SYNC, ASYNC), 1), 1e6, (8.0, 3.0))
-    state, mode = rule.reckon(state, 1e6 + 32, (3.0, 8.0))
+    state, _ = rule.choose_mode(rule.init((SYNC, ASYNC), 1), 1e6, (8.0, 3.0))
+    state, mode = rule.choose_mode(state, 1e6 + 32, (3.0, 8.0))
     assert mode == 1
 
 
@@ -197,7 +197,7 @@ def test_free_switches_follow_the_best():
     rule = Automatic(cost=0.0)
     state, chosen = rule.init((SYNC, ASYNC, SYNC), 1), []
     for second, rates in enumerate([(1, 2, 1), (1, 1, 2), (2, 1, 2), (2, 1, 1)]):
-        state, mode = rule.reckon(state, second + 1.0, rates)
+        state, mode = rule.choose_mode(state, second + 1.0, rates)
         chosen.append(mode)
     assert chosen == [1, 2, 2, 0]
 
@@ -208,7 +208,7 @@ def test_hooks_are_pure():
     calls = (
         lambda: rule.on_step(state, Computation(0, 9.0, 100)),
         lambda: rule.decide(state, 2.0, 100),
-        lambda: rule.reckon(state, 2.0, (1.0, 5.0)),
+        lambda: rule.choose_mode(state, 2.0, (1.0, 5.0)),
         lambda: rule.on_switch(state, 7.0),
         lambda: rule.on_leave(state, 1),
         lambda: rule.on_join(state, 1),

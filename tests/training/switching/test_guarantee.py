@@ -20,7 +20,7 @@ def modes(count):
 class Follow(Automatic):
     """A planted fault: always in whichever mode was the best one last."""
 
-    def reckon(self, state, now, rates):
+    def choose_mode(self, state, now, rates):
         present = int(np.argmax(rates))
         return replace(state, now=now, present=present), present
 
@@ -28,7 +28,7 @@ class Follow(Automatic):
 class Stay(Automatic):
     """A planted fault: it never moves."""
 
-    def reckon(self, state, now, rates):
+    def choose_mode(self, state, now, rates):
         return replace(state, now=now), state.present
 
 
@@ -69,7 +69,7 @@ def at_once(rule, ways, count, interval):
         rates = best * hits(state.present, word, count)
         lost += (best - rates[state.present]) * interval
         before = state.present
-        state, present = rule.reckon(state, place * interval, tuple(rates))
+        state, present = rule.choose_mode(state, place * interval, tuple(rates))
         lost += rule.cost * best * (present != before)
         hindsight += (best - rates) * interval
         hindsight = np.minimum(hindsight, hindsight.min() + rule.cost * best)
@@ -88,7 +88,7 @@ def in_time(rule, ways, count, interval):
             state = state if away else rule.on_switch(state, place * interval)
             continue
         before = state.present
-        state, present = rule.reckon(state, place * interval, tuple(rates))
+        state, present = rule.choose_mode(state, place * interval, tuple(rates))
         away = round(rule.cost / interval) if present != before else 0
     table = np.array(table).T
     return lost, table.max(axis=0).sum() * interval - oracle(table, rule.cost, interval).samples
