@@ -26,7 +26,7 @@ from data_prep.reading import Part, Reading
 from data_prep.threshold import Sketch
 from lib.paths import write_atomic, write_text_atomic
 from lib.progress import Progress
-from lib.store.kernels import mix
+from lib.store.kernels import mix_bits
 
 BEHAVIOURS = np.dtype([("user", "<i4"), ("time", "<i4"), ("what", "<u4", 2), ("kind", "u1")])
 
@@ -243,7 +243,7 @@ def _key(user: np.ndarray, time: np.ndarray) -> np.ndarray:
 def _spread(users, buckets):
     found = np.empty(len(users), np.int64)
     for at in range(len(users)):
-        found[at] = mix(users[at]) % buckets
+        found[at] = mix_bits(users[at]) % buckets
     return found
 
 

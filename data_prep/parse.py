@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from lib.store.kernels import mix
+from lib.store.kernels import mix_bits
 
 SKIP, LABEL, NUMBER, DECIMAL, HEX, INTEGER, TEXT = range(7)
 """What a column holds: nothing of use; 0 or 1; a whole number; a number in hundredths; or a category, that is written as
@@ -94,7 +94,7 @@ def code_of(value, field, buckets):
     """The code of a 32-bit value of a field: the same in every file, on every machine."""
     if buckets == 0:
         return np.int64(value) + RESERVED
-    spread = mix((np.uint64(field + 1) << np.uint64(32)) | np.uint64(value)) >> np.uint64(32)
+    spread = mix_bits((np.uint64(field + 1) << np.uint64(32)) | np.uint64(value)) >> np.uint64(32)
     return np.int64((spread * np.uint64(buckets)) >> np.uint64(32)) + RESERVED
 
 

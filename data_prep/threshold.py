@@ -16,7 +16,7 @@ from numba import njit
 
 from data_prep.parse import MISSING, RARE
 from lib.paths import write_atomic
-from lib.store.kernels import mix
+from lib.store.kernels import mix_bits
 
 LARGEST = 255
 """Where a counter stops."""
@@ -62,7 +62,7 @@ class Sketch:
 
 @njit(nogil=True, cache=True)
 def _places(code, field, mask):
-    hashed = mix((np.uint64(field + 1) << np.uint64(40)) ^ np.uint64(code))
+    hashed = mix_bits((np.uint64(field + 1) << np.uint64(40)) ^ np.uint64(code))
     return hashed & mask, (hashed >> np.uint64(32)) & mask
 
 

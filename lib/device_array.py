@@ -22,7 +22,7 @@ NAMES = {
 """Functions that torch calls otherwise."""
 
 
-def uploaded(array: Any, device: torch.device) -> torch.Tensor:
+def upload_array(array: Any, device: torch.device) -> torch.Tensor:
     """The array on a device, for what its current stream does next; the host goes on at once."""
     array = array.tensor if isinstance(array, DeviceArray) else array
     if isinstance(array, torch.Tensor) and array.device.type != "cpu":
@@ -31,7 +31,7 @@ def uploaded(array: Any, device: torch.device) -> torch.Tensor:
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
-def native(tensor: torch.Tensor) -> Any:
+def to_native(tensor: torch.Tensor) -> Any:
     """A tensor's array on the CPU, of the same memory; on a device a `DeviceArray`."""
     return tensor.detach().numpy() if tensor.device.type == "cpu" else DeviceArray(tensor.detach())
 
@@ -64,10 +64,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         return bool(self.tensor)
 
     def __getitem__(self, at: Any) -> DeviceArray:
-        return DeviceArray(self.tensor[self._inner(at)])
+        return DeviceArray(self.tensor[self._unwrap(at)])
 
     def __setitem__(self, at: Any, values: Any) -> None:
-        self.tensor[self._inner(at)] = self._inner(values)
+        self.tensor[self._unwrap(at)] = self._unwrap(values)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.tensor.cpu().numpy(), dtype)
@@ -87,39 +87,39 @@ class DeviceArray(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         if method != "__call__" or options:
             raise BadOption(f"numpy's {ufunc.__name__} is not there with options, or as {method}, on a device")
-        inner = [self._inner(each) for each in inputs]
+        inner = [self._unwrap(each) for each in inputs]
         if (
             ufunc is not np.power
         ):  # of two numbers torch takes none, and one next to a tensor as a tensor of no dimension
             inner = [each if isinstance(each, torch.Tensor) else torch.tensor(each) for each in inner]
-        made = _twin(ufunc.__name__)(*inner)
+        made = _torch_function(ufunc.__name__)(*inner)
         if out:
             out[0][...] = DeviceArray(made)
             return out[0]
         return DeviceArray(made)
 
     def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
-        return _outer(_twin(function.__name__)(*self._inner(args), **options))
+        return _wrap(_torch_function(function.__name__)(*self._unwrap(args), **options))
 
-    def _inner(self, value: Any) -> Any:
+    def _unwrap(self, value: Any) -> Any:
         if isinstance(value, DeviceArray):
             return value.tensor
         if isinstance(value, np.ndarray):
-            return uploaded(value if value.flags.writeable else value.copy(), self.tensor.device)
-        return type(value)(map(self._inner, value)) if type(value) in (tuple, list) else value
+            return upload_array(value if value.flags.writeable else value.copy(), self.tensor.device)
+        return type(value)(map(self._unwrap, value)) if type(value) in (tuple, list) else value
 
 
-def _twin(name: str) -> Any:
+def _torch_function(name: str) -> Any:
     if found := NAMES.get(name) or getattr(torch, name, None):
         return found
     raise BadOption(f"numpy's {name} is not there for arrays on a device; use another form, or device='cpu'")
 
 
-def _outer(made: Any) -> Any:
+def _wrap(made: Any) -> Any:
     if isinstance(made, torch.Tensor):
         return DeviceArray(made)
     return (
-        [_outer(each) for each in made]
+        [_wrap(each) for each in made]
         if isinstance(made, tuple) and made and isinstance(made[0], torch.Tensor)
         else made
     )

@@ -72,7 +72,7 @@ def check_writable(
 
 
 @contextmanager
-def held(name: str) -> Iterator[None]:
+def exclusive_lock(name: str) -> Iterator[None]:
     """One process at a time does what has this name; the others wait."""
     place = reports() / "locks" / name
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -93,21 +93,21 @@ def held(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def scratch(folder: Path, kind: str) -> Iterator[Path]:
+def temporary_folder(folder: Path, kind: str) -> Iterator[Path]:
     """A hidden folder in another for what is not complete yet, gone afterwards. What a killed process left there goes first."""
     with ExitStack() as stack:
-        with _locked(folder):
+        with _folder_lock(folder):
             for old in folder.glob(f".{kind}-*"):
-                with suppress(OSError), _locked(old, wait=False):  # else its process lives
+                with suppress(OSError), _folder_lock(old, wait=False):  # else its process lives
                     shutil.rmtree(old)
             made = Path(tempfile.mkdtemp(dir=folder, prefix=f".{kind}-"))
             stack.callback(shutil.rmtree, made, ignore_errors=True)
-            stack.enter_context(_locked(made))
+            stack.enter_context(_folder_lock(made))
         yield made
 
 
 @contextmanager
-def _locked(folder: Path, wait: bool = True) -> Iterator[None]:
+def _folder_lock(folder: Path, wait: bool = True) -> Iterator[None]:
     """Lock a folder, until the process ends at the latest; OSError where another has the lock and this one is not to `wait`."""
     handle = os.open(folder, os.O_RDONLY)
     try:

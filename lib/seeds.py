@@ -34,7 +34,7 @@ def drawn() -> range:
     return SEALED[first - SEALED.start :][:BLOCK]
 
 
-def not_sealed(seed: int) -> int:
+def check_not_sealed(seed: int) -> int:
     """Refuse a sealed seed for a run outside a sealed run; return every other seed."""
     if seed in SEALED and seed not in drawn():
         sealed = f"{SEALED.start} to {SEALED.stop - 1}"

@@ -33,7 +33,7 @@ def place(placement: str, servers: int, costs: Mapping[str, float]) -> Placement
 def look_ups(placed: Placement, servers: int, batches: Iterable[Mapping[str, np.ndarray]]) -> np.ndarray:
     """Rows that batches (table -> ids) request from each server."""
     owners = (
-        np.bincount(placed.owner(table, ids), minlength=servers) for batch in batches for table, ids in batch.items()
+        np.bincount(placed.shard_of(table, ids), minlength=servers) for batch in batches for table, ids in batch.items()
     )
     return sum(owners, start=np.zeros(servers))
 

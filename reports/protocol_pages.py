@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from lib.options.checked import shown
-from lib.options.registry import notes
+from lib.options.checked import show_value
+from lib.options.registry import field_descriptions
 from lib.protocols import ALL
 from reports.families import families
 from reports.markup import rounded
@@ -63,14 +63,16 @@ def details(name: str, measured: Mapping[str, Mapping[str, list[float]]]) -> dic
     of_module = [each for each in map(ALL.get, ALL) if each.__module__ == kind.__module__]
     if said and (of_module[0] is kind or f" of {name} " in said[0]):
         about.insert(1, f"In one sentence: {' '.join(said[1].split())}")
-    texts = dict(notes(kind))
+    texts = dict(field_descriptions(kind))
     return {
         "about": about,
         "cite": kind.cite,
         "link": f"https://arxiv.org/abs/{link[1]}" if link else "",
         "source": f"{kind.__module__.replace('.', '/')}.py",
         "rule": rule_text(kind),
-        "options": [(each.name, shown(getattr(rule, each.name)), texts.get(each.name, "")) for each in fields(kind)],
+        "options": [
+            (each.name, show_value(getattr(rule, each.name)), texts.get(each.name, "")) for each in fields(kind)
+        ],
         "rows": [(place, row[name], *words(row[name]), best(row)) for place, row in measured.items() if name in row],
     }
 

@@ -107,7 +107,7 @@ with paths.scratch(Path(sys.argv[1]), "stage") as place:
     dead, alive = (Path(other.stdout.readline().strip()) for other in others)
     others[0].kill()
     others[0].communicate()
-    with paths.scratch(tmp_path, "stage") as mine:
+    with paths.temporary_folder(tmp_path, "stage") as mine:
         assert not dead.exists()
         assert (alive / "half").exists() and mine.is_dir()
     assert [*tmp_path.iterdir()] == [alive]
@@ -120,7 +120,7 @@ def test_of_three_who_ask_for_a_name_one_has_it_at_a_time(reports):
 
     def work():
         for _ in range(20):
-            with paths.held("a-run"):
+            with paths.exclusive_lock("a-run"):
                 inside.append(1)
                 most.append(len(inside))
                 time.sleep(0.0005)

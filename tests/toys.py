@@ -117,7 +117,7 @@ def serial_dense(workload: Workload, seed: int, steps: Iterable[Iterable[int]]) 
     """A dense workload, trained one update after another, each from the mean gradient of some batches."""
     model = FlatModel(workload.model(seed))
     vector, optimizer = model.vector.detach().clone(), workload.dense_optimizer
-    state = optimizer.first_dense(vector)
+    state = optimizer.initial_dense_state(vector)
     for indices in steps:
         model.load(vector)
         gradients = [model.step(workload.batch(seed, index), {}).dense for index in indices]

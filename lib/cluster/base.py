@@ -26,7 +26,7 @@ import torch
 from lib.cluster.failures import ROLES, Failure, FailureSchedule, Mishaps, NodeFailures
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
-from lib.device_array import DeviceArray, native
+from lib.device_array import DeviceArray, to_native
 from lib.errors import BadOption, NodeLost, first_cause
 from lib.options.checked import Checked, Count, Positive
 from lib.options.units import Seconds
@@ -163,7 +163,7 @@ class Site(ABC):
 
     def to_message(self, tensor: torch.Tensor) -> Any:
         """What other parts are sent of a tensor: an array; where all parts share a process, one on the tensor's device."""
-        return np.asarray(native(tensor))
+        return np.asarray(to_native(tensor))
 
     @abstractmethod
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lib.cluster.base import Cluster, Handle, Meeting, Retries, Site, World
 from lib.cluster.failures import FailureSchedule, NodeFailures
-from lib.device_array import native
+from lib.device_array import to_native
 from lib.errors import MemberLost, NodeLost, first_cause
 
 
@@ -143,7 +143,7 @@ class InProcessSite(Site):
 
     failures: NodeFailures
 
-    to_message = staticmethod(native)
+    to_message = staticmethod(to_native)
 
     def persistent_object(self, key: str, make: Callable[[str | None], Any]) -> Any:
         if key not in self.persistent_objects:

@@ -44,7 +44,7 @@ class ModelState:
         dense = self.dense if kinds[0] == self.optimizers[0] else {"values": self.dense["values"]}
         rows = self.rows
         if kinds[1] != self.optimizers[1]:
-            first = plan.workload.row_optimizer.first_state
+            first = plan.workload.row_optimizer.initial_row_state
             rows = {t: replace(each, state=first(len(each), each.values.shape[1])) for t, each in rows.items()}
         return ModelState(self.place, dense, rows, kinds)
 

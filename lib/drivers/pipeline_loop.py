@@ -11,7 +11,7 @@ import torch
 
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
-from lib.device_array import uploaded
+from lib.device_array import upload_array
 from lib.drivers.execution import run_attempt
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
@@ -93,7 +93,7 @@ class Pipeline(Part):
             for number in range(self._rule.writers):
                 stages.create_task(self._write_all(), name=f"writer {number}")
         for cache in self._caches.values():
-            cache.evict(self._stamp - 1)
+            cache.release_updates(self._stamp - 1)
 
     async def report(self, end: EvalPoint) -> PartLog:
         self.record.snapshots.append(self._snapshot(end))
@@ -163,8 +163,8 @@ class Pipeline(Part):
             return Arrival((batch, {}))
         blocks = {name: each.block for name, each in rows.items()}
         device = self._site.device
-        return self._transfers.up(
-            lambda: (batch.to(device), {name: uploaded(block, device) for name, block in blocks.items()})
+        return self._transfers.upload(
+            lambda: (batch.to(device), {name: upload_array(block, device) for name, block in blocks.items()})
         )
 
     def _validate(self, work: InFlight) -> tuple[Batch, dict[str, torch.Tensor]]:
@@ -173,11 +173,11 @@ class Pipeline(Part):
         batch, work.blocks = work.upload.on_device()
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
-            self.record.extra["rows evicted"] += cache.evict(work.admission.safe)
+            self.record.extra["rows evicted"] += cache.release_updates(work.admission.safe)
             places, cached = cache.find(read.ids)
-            conflicts = np.flatnonzero(self._rule.stale(read.stamps, cached))
+            conflicts = np.flatnonzero(self._rule.stale_rows(read.stamps, cached))
             if conflicts.size:
-                at = uploaded(conflicts, self._site.device)
+                at = upload_array(conflicts, self._site.device)
                 work.blocks[name].index_copy_(0, at, cache.take(places[conflicts]))
                 work.versions[name] = read.stamps.copy()
                 work.versions[name][conflicts] = cached[conflicts]
@@ -197,15 +197,15 @@ class Pipeline(Part):
         self._dense.apply(result.dense, rate, where=sound)
         for name, before in work.blocks.items():
             dim, after = self._dims[name], before.clone()
-            self._optimizer.at(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
+            self._optimizer.with_rate(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
             cache = self._caches.get(name)
-            into = None if cache is None else cache.room(work.rows[name].ids, work.stamp)
+            into = None if cache is None else cache.reserve_places(work.rows[name].ids, work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)
             if self._log:
                 sent[f"/{name} before"] = before
             if cache is not None:
                 self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
-        work.download = self._transfers.down({**work.blocks, **sent})
+        work.download = self._transfers.download({**work.blocks, **sent})
 
     def _download_results(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
         """A batch's rows as they are to be written, its loss and scores, and whether its gradients were finite."""

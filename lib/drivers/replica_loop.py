@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import Handle, Site, World
-from lib.device_array import native
+from lib.device_array import to_native
 from lib.drivers.exchangers import EXCHANGERS
 from lib.drivers.execution import run_attempt
 from lib.drivers.membership import Rendezvous
@@ -237,13 +237,13 @@ class ReplicaWorker(Part):
         if self._travelling and (place == "after" or clock.done >= self._merges_at):
             await self._merge_travelling(clock, label)
         if place == "after" and self._overlap:
-            exchange = self.exchanger.exchange(self.replica.seen())
+            exchange = self.exchanger.exchange(self.replica.capture())
             self._travelling = tasks.create_task(exchange, name=f"mix after batch {label}")
             self._merges_at = clock.done + self._overlap
         elif place == "after":
             await self.mix(clock, label, asked, alone=self._together)
         elif place == "gradient":  # one that had to be left out counts as zero
-            mine = native(result.dense) if result else np.zeros_like(self.replica.pull()[: self.replica.size])
+            mine = to_native(result.dense) if result else np.zeros_like(self.replica.pull()[: self.replica.size])
             start, mean = await self.exchanger.mean(label, asked, mine, overlap)
             await self.replica.update(mean, label, rate)
             self.note_mix(clock, label, start)

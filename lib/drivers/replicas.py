@@ -91,7 +91,7 @@ class Replica(Checkpointed):
 
     def move_statistics(self, change: Any) -> None:
         """Move the running statistics as the forward pass of a batch moved them."""
-        self._dense.shift(change)
+        self._dense.shift_values(change)
 
     def statistics_to_send(self) -> np.ndarray:
         """What it sends of its running statistics where gradients are averaged."""
@@ -102,16 +102,16 @@ class Replica(Checkpointed):
         """Take the mean of all workers' running statistics."""
         if self._plan.gradients:
             own = self._dense.pull()[self.size :]
-            self._dense.shift(statistics.statistics_after_mix(own, theirs, self._rule.statistics) - own)
+            self._dense.shift_values(statistics.statistics_after_mix(own, theirs, self._rule.statistics) - own)
 
-    def seen(self) -> tuple[np.ndarray, int, int]:
+    def capture(self) -> tuple[np.ndarray, int, int]:
         """What a message may be made of later: the vector, how often it was written to, and gradients of its own in it."""
-        return *self._dense.seen(), self._record.ledger["held"]
+        return *self._dense.copy_with_version(), self._record.ledger["held"]
 
     def message(self, round: int, seen: tuple[np.ndarray, int, int] | None = None) -> np.ndarray:
         """What it sends in a mix, of the replica as it is or as it was seen."""
         if seen is None:
-            now = self._dense.still() if self._stands else self._dense.seen()
+            now = self._dense.view_with_version() if self._stands else self._dense.copy_with_version()
             seen = *now, self._record.ledger["held"]
         mine, writes, self._included[round] = seen
         if self._together:  # no other message is made before this one is merged
@@ -165,11 +165,11 @@ class Replica(Checkpointed):
         if not self._plan.gradients:
             return
         with self._merging:
-            mine, writes = self._dense.seen(self._sent)
+            mine, writes = self._dense.copy_with_version(self._sent)
             self._sent = None
             with explain_refused_writes(self._rule, "merge"):
                 merged = self._compute_merge(mine, mix)
-            if beside := self._dense.move(mine, writes, merged):
+            if beside := self._dense.merge_change(mine, writes, merged):
                 self._record.extra["updates beside a merge"] += beside
             if self._mixed is not None:
                 self._mixed = merged.copy()
@@ -210,11 +210,11 @@ def update_centre(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarr
         return dense.pull() if plan.gradients else theirs
     if not plan.gradients:
         return theirs
-    mine, writes = dense.seen()
+    mine, writes = dense.copy_with_version()
     with explain_refused_writes(rule, "update_centre"):
         answer = rule.update_centre(readonly(mine), readonly(theirs))
     changed, answer = check_pair(rule, "update_centre", "copy and answer", answer)
-    dense.move(mine, writes, changed)
+    dense.merge_change(mine, writes, changed)
     return answer
 
 

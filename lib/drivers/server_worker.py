@@ -128,7 +128,7 @@ class ServerClient:
             messages = {}
             for table, part in share.items():
                 pooling = self._pooled.get(table, ())
-                messages[table] = self._store.ask(batch.ids[table], batch.where.get(table), part, pooling)
+                messages[table] = self._store.encode_request(batch.ids[table], batch.where.get(table), part, pooling)
                 if pooling:
                     share[table] = messages[table].bags
             wanted.append(messages)

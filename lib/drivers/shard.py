@@ -136,7 +136,7 @@ class Shard(Checkpointed):
         wanted = {}
         numbers = self._size if whole else 0  # the optimiser's state is not read
         for name, table in self.tables.items():
-            wanted[name] = self._store.asked(messages[name])
+            wanted[name] = self._store.decode_request(messages[name])
             numbers += table.dim * _rows_in(wanted[name])
         return wanted, Work(bytes=2 * 4 * numbers)
 

@@ -60,7 +60,7 @@ class Checked(metaclass=CheckedType):
             )
         for name in [field.name for field in fields(cls)] if is_dataclass(cls) else ():
             if name in cls.__dict__ and name not in inspect.get_annotations(cls):
-                value = shown(cls.__dict__[name])
+                value = show_value(cls.__dict__[name])
                 raise BadOption(
                     f"{cls.__name__}: {name} = {value} would not be the option's default, for which a dataclass looks at "
                     f"annotations: write `{name}: ... = {value}`, with its type"
@@ -76,7 +76,7 @@ class Checked(metaclass=CheckedType):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _reject(self, field: str, right: str) -> None:
-        raise BadField(self.owner(), (field,), f" must be {right}, not {shown(getattr(self, field))}")
+        raise BadField(self.owner(), (field,), f" must be {right}, not {show_value(getattr(self, field))}")
 
     @classmethod
     def owner(cls) -> str:
@@ -89,7 +89,9 @@ class Checked(metaclass=CheckedType):
         """Make an object from plain data: by default from a mapping of its fields."""
         if not isinstance(data, Mapping):
             such = ", ".join(f"{field.name}: ..." for field in fields(cls)[:2])
-            raise BadField(cls.owner(), (), f" must be {cls.__name__}'s fields, such as {{{such}}}, not {shown(data)}")
+            raise BadField(
+                cls.owner(), (), f" must be {cls.__name__}'s fields, such as {{{such}}}, not {show_value(data)}"
+            )
         return cls(**check(cls, data, plain=True))
 
 
@@ -98,7 +100,7 @@ def read_kind(what: str, kinds: Mapping[str, type], data: Any) -> Any:
     if isinstance(data, str):
         data = {"name": data}
     if not isinstance(data, Mapping):
-        raise BadField(what, (), f" must be the name of a {what}, or its name and fields, not {shown(data)}")
+        raise BadField(what, (), f" must be the name of a {what}, or its name and fields, not {show_value(data)}")
     if "name" not in data:
         raise BadField(what, ("name",), f": missing; one of {', '.join(kinds)}")
     name = data["name"]
@@ -141,7 +143,7 @@ def checked(hint: Any, value: Any, owner: str, name: str) -> Any:
     return _checked(_adapter(hint), value, owner, name)
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value in an error; a list is a tuple by the time that it is checked."""
     text = repr([*value]) if type(value) is tuple else repr(value)
     return text if len(text) <= 100 else f"{text[:80]}... ({type(value).__name__})"
@@ -197,8 +199,8 @@ def _bad(owner: str, name: str, value: Any, error: ValidationError, others: Iter
             return BadField(owner, (*path, *inner.path), inner.problem + hint)
         if isinstance(inner, ValueError):
             return BadField(owner, path, f": {inner}")
-    right = " or ".join(dict.fromkeys(map(_right, found)))
-    return BadField(owner, path, f" must be {right}, not {shown(value)}")
+    right = " or ".join(dict.fromkeys(map(_expected_value, found)))
+    return BadField(owner, path, f" must be {right}, not {show_value(value)}")
 
 
 def _locate(value: Any, steps: Iterable[int | str]) -> tuple[tuple[int | str, ...], Any]:
@@ -237,7 +239,7 @@ RIGHT = {
 """pydantic's names of what is wrong -> what would be right."""
 
 
-def _right(error: Mapping[str, Any]) -> str:
+def _expected_value(error: Mapping[str, Any]) -> str:
     right = RIGHT.get(error["type"], error["msg"].removeprefix("Input should be ")).format(**error.get("ctx", {}))
     return {"at least 0": "0 or more", "above 0": "positive"}.get(right, right)
 

@@ -68,16 +68,16 @@ def load_user_code(text: str, what: str, kinds: type | tuple[type, ...]) -> Any:
         found = getattr(module, wanted)
         if not isinstance(found, kinds) and not (isinstance(found, type) and issubclass(found, kinds)):
             raise BadOption(f"{text}: {wanted} is no {what}")
-        return _complete(found, text)
+        return _check_complete(found, text)
     own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     own = [each for each in own if issubclass(each, kinds)]
     if len(own) != 1:
         those = " or ".join(f"{name}:{each.__name__}" for each in own) or f"{name} has none"
         raise BadOption(f"{name}: which {what}? {those}")
-    return _complete(own[0], text)
+    return _check_complete(own[0], text)
 
 
-def _complete(found: Any, text: str) -> Any:
+def _check_complete(found: Any, text: str) -> Any:
     """What was found; an error where it is a class that lacks a method of its contract."""
     if isinstance(found, type) and (lacking := getattr(found, "__abstractmethods__", ())):
         base = next(each for each in found.__mro__ if min(lacking) in vars(each))
@@ -108,19 +108,19 @@ def _module(path: Path) -> Any:
 
 def describe(thing: Any) -> str:
     """Describe an object: its class's text, and a line for each option with its default and what it does."""
-    from lib.options.checked import shown  # a list of names does not need pydantic
+    from lib.options.checked import show_value  # a list of names does not need pydantic
 
     kind = type(thing)
     about = [inspect.cleandoc(kind.__doc__ or ""), *([kind.cite] if getattr(kind, "cite", "") else [])]
-    texts = dict(notes(kind))
+    texts = dict(field_descriptions(kind))
     lines = []
     for field in fields(kind):
-        lines.append(f"  {field.name} = {shown(getattr(thing, field.name))}")
+        lines.append(f"  {field.name} = {show_value(getattr(thing, field.name))}")
         lines += textwrap.wrap(texts.get(field.name, ""), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
     return "\n\n".join([*about, "\n".join(["options:", *lines] if lines else ["no options"])])
 
 
-def notes(kind: type) -> Iterator[tuple[str, str]]:
+def field_descriptions(kind: type) -> Iterator[tuple[str, str]]:
     """Each field of a class and of its bases with the text below it, on one line; a class's own come last."""
     for each in reversed(kind.__mro__[:-1]):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body

@@ -28,12 +28,12 @@ class Sync(ServerRule):
         return worker not in state.pending_workers
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
-        return self._settle(state.receive(push))
+        return self._apply_if_complete(state.receive(push))
 
     def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
-        return self._settle(replace(state, active=state.active - {worker}))
+        return self._apply_if_complete(replace(state, active=state.active - {worker}))
 
-    def _settle(self, state: ServerState) -> tuple[ServerState, Decisions]:
+    def _apply_if_complete(self, state: ServerState) -> tuple[ServerState, Decisions]:
         if not state.pending or len(state.pending) < len(state.active) or not state.active <= state.pending_workers:
             return state, ()
         return self._mean(state)

@@ -148,7 +148,7 @@ class HopBW(Sync):
             return state.drop(push), (Drop((push,)),)
         return super().on_push(state, push)
 
-    def _settle(self, state: ServerState) -> tuple[ServerState, Decisions]:
+    def _apply_if_complete(self, state: ServerState) -> tuple[ServerState, Decisions]:
         workers = len(state.clocks)
         spare = workers // 5 if self.spare is None else self.spare
         needed = max(1, min(workers - spare, len(state.active)))

@@ -39,8 +39,8 @@ class PipelineRule(Rule):
     data: ClassVar = "queue"
     states: ClassVar = (HostState,)
     validates: ClassVar[bool]
-    """The device caches its updates. Before compute, newer values in the cache replace those that a batch read (`stale`), and
-    the store takes no row that is older than its own."""
+    """The device caches its updates. Before compute, newer values in the cache replace those that a batch read (`stale_rows`),
+    and the store takes no row that is older than its own."""
 
     in_flight: Count = 8
     """Most batches between the start of their reading and the end of their writing."""
@@ -70,6 +70,6 @@ class PipelineRule(Rule):
         """A batch is in the store, with the timestamp that the device gave it."""
         return HostState(state.outstanding - {batch}, state.written + 1)
 
-    def stale(self, read: np.ndarray, cached: np.ndarray) -> np.ndarray:
+    def stale_rows(self, read: np.ndarray, cached: np.ndarray) -> np.ndarray:
         """Which rows of a batch the cache replaces, by the timestamps that were read and the cache's (-1: not cached)."""
         return np.zeros(len(read), dtype=bool)

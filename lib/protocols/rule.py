@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from lib.errors import BadField, BadOption
-from lib.options.checked import Checked, shown
+from lib.options.checked import Checked, show_value
 from lib.protocols.statistics import Reading
 
 DECLARED = {"name": str, "blocks": bool, "drops": bool}
@@ -56,7 +56,7 @@ class Rule(Checked, ABC):
         if isinstance(data, str):
             data = {"name": data}
         if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
-            raise BadField("rule", (), f" must be a protocol's name or a rule, not {shown(data)}")
+            raise BadField("rule", (), f" must be a protocol's name or a rule, not {show_value(data)}")
         return protocols.get(**data)
 
     @property

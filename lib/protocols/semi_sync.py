@@ -56,7 +56,7 @@ class SemiSync(StepCountingRule, Sync):
         waiting = [push.token + 1 for push in state.pending if push.worker == worker]
         return max([state.step, *waiting])
 
-    def _settle(self, state: StepCounts) -> tuple[StepCounts, Decisions]:
+    def _apply_if_complete(self, state: StepCounts) -> tuple[StepCounts, Decisions]:
         """Make the updates of all steps, from the oldest on, that have a gradient of every worker that is left."""
         updates: list[Apply] = []
         while state.pending and len(state.pending) >= len(state.active):

@@ -65,7 +65,7 @@ def engine() -> str:
     """A hash of the code and data of lib that carry every run out."""
     named = {path: path.relative_to(LIB).with_suffix("").as_posix() for path in sorted(LIB.rglob("*.py"))}
     counted = (path for path, name in named.items() if name in SHARED or not _within(name, (*CHOSEN, *SHOWN)))
-    return _hash("".join(map(_parsed, counted)))
+    return _hash("".join(map(_syntax_hash, counted)))
 
 
 @cache
@@ -75,7 +75,7 @@ def _hashes_of_module(name: str) -> list[str]:
     while left:
         path = LIB.parent / (left.pop().replace(".", "/") + ".py")
         if path not in found and path.is_file() and _within(path.relative_to(LIB).as_posix(), CHOSEN):
-            found[path] = _parsed(path)
+            found[path] = _syntax_hash(path)
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lib."):
                     left += [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
@@ -83,7 +83,7 @@ def _hashes_of_module(name: str) -> list[str]:
 
 
 @cache
-def _parsed(path: Path) -> str:
+def _syntax_hash(path: Path) -> str:
     """A hash of a file's code, as it was when this process first read it."""
     return _hash(bare(path.read_text(encoding="utf-8")))
 
@@ -108,10 +108,10 @@ class Code:
 
     def of(self, thing: Any, names: Set[str] = frozenset()) -> Iterator[str]:
         """`names`: what the code that names a module takes from it."""
-        thing = _unwrapped(thing)
+        thing = _unwrap(thing)
         if isinstance(thing, ModuleType):
             yield thing.__name__
-            own = _of_user(thing.__name__) and not thing.__name__.startswith("lib.")
+            own = _is_user_code(thing.__name__) and not thing.__name__.startswith("lib.")
             for name in sorted(names & vars(thing).keys()) if own else ():
                 yield from (name, *self.of(vars(thing)[name]))
             return
@@ -126,7 +126,7 @@ class Code:
         module = thing.__module__ or ""
         if module.startswith("lib."):
             self.modules.add(module)
-        elif _of_user(module):
+        elif _is_user_code(module):
             yield from self._function(thing) if isinstance(thing, FunctionType) else self._class(thing)
 
     def _function(self, function: FunctionType) -> Iterator[str]:
@@ -144,11 +144,11 @@ class Code:
         for base in kind.__bases__:
             yield from self.of(base)
         for name, value in sorted(vars(kind).items()):
-            if not name.startswith("__") or isinstance(_unwrapped(value), FunctionType):
+            if not name.startswith("__") or isinstance(_unwrap(value), FunctionType):
                 yield from (name, *self.of(value))
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     """The function in a method, a property, a compiled kernel, or a wrapper that says what it wraps."""
     if isinstance(value, property):
         value = value.fget
@@ -175,7 +175,7 @@ def _constant(value: Any) -> str:
 
 
 @cache
-def _of_user(module: str) -> bool:
+def _is_user_code(module: str) -> bool:
     """Whether a module is neither installed nor of the standard library."""
     top = module.partition(".")[0]
     if top == "__main__" or top in sys.stdlib_module_names:
@@ -185,15 +185,15 @@ def _of_user(module: str) -> bool:
     return not (place and any(Path(place).is_relative_to(paths[name]) for name in ("stdlib", "purelib", "platlib")))
 
 
-def files(thing: Any) -> dict[str, str]:
+def file_digests(thing: Any) -> dict[str, str]:
     """Each file, or prepared folder, that a field of a configuration object names -> the digest of what lies there."""
     texts = {str(each) for each in parts(thing) if isinstance(each, (str, Path))}
     texts = {text for text in texts if 0 < len(text) < 1000 and "\n" not in text and "\0" not in text}
-    found = {text: content(Path(text)) for text in sorted(texts)}
+    found = {text: content_digest(Path(text)) for text in sorted(texts)}
     return {text: digest for text, digest in found.items() if digest}
 
 
-def content(path: Path) -> str:
+def content_digest(path: Path) -> str:
     """The digest of a file, or of a prepared folder's manifest, which holds that of every file; "" of anything else."""
     with suppress(OSError):  # a name that is too long
         path = path / "manifest.json" if path.is_dir() else path

@@ -86,7 +86,8 @@ class Outcome:
         for mark in marks:
             part = steps.iloc[done:mark]
             time = part["time"].iloc[-1]
-            row = {"time": time, "step": mark, "samples": int(steps["samples"].iloc[:mark].sum()), **_training(part)}
+            samples = int(steps["samples"].iloc[:mark].sum())
+            row = {"time": time, "step": mark, "samples": samples, **_training_metrics(part)}
             row |= {f"{name}_mean": _mean_within(ages, start, time) for name, ages in staleness.items() if ages}
             rows.append(row | {"sync_gap": _mean_within(gaps, start, time)})
             done, start = mark, time
@@ -110,13 +111,13 @@ class Outcome:
         return {
             "clock": clock,
             **(self._evaluations[-1] if self.plan.gradients else {}),
-            **self._others(),
-            **_training(steps),
+            **self._alternative_models(),
+            **_training_metrics(steps),
             "samples": int(steps["samples"].sum()),
             "qps": float(steps["samples"].sum() / self.seconds) if self.seconds else float("nan"),
             "qps_worker_mean": float(by_worker.mean()),
             "qps_worker_std": float(by_worker.std(ddof=0)),
-            **stale({name: Counter(map(itemgetter(1), self._ages(name))) for name in STALENESS}),
+            **staleness_statistics({name: Counter(map(itemgetter(1), self._ages(name))) for name in STALENESS}),
             "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
             **gradient_ledger(self._records, self._undone),
             "by_worker": self._by_worker(),
@@ -125,7 +126,7 @@ class Outcome:
             "bytes_by_kind": dict(sorted(moved.items())),
             "virtual_seconds": self.seconds if clock == "virtual" else None,
             "wall_seconds": self.seconds if clock == "wall" else None,
-            "busy": self._busy(),
+            "busy": self._time_shares(),
             **{name.replace(" ", "_"): count for name, count in extra.items()},
             "order": next((each.taken for each in self._records if each.taken), None) if pipeline else None,
         }
@@ -140,7 +141,7 @@ class Outcome:
         return table.sort_values(["time", "batch"], ignore_index=True)
 
     @cached_property
-    def _holders(self) -> dict[str, list[list[Snapshot]]]:
+    def _snapshots_by_holder(self) -> dict[str, list[list[Snapshot]]]:
         """Whose dense parameters can be the model -> the snapshots of each; "" where there is one model alone."""
         ended = [record for record in self._records if record.final]
         replicas = [record for record in ended if "replica" in record.final]
@@ -153,20 +154,22 @@ class Outcome:
 
     def _snapshots_of(self, whose: str) -> list[Snapshot]:
         """The model's snapshots; a mark that some part never came to is left out, as a replica's is out of their average."""
-        parts = self._holders[whose]
+        parts = self._snapshots_by_holder[whose]
         if whose == "average":
             # Only a rule that pools needs to know where the statistics begin.
-            parts = [_averaged(parts, self._module.size if self.plan.protocol.dense.statistics == "pooled" else None)]
+            parts = [
+                _average_replicas(parts, self._module.size if self.plan.protocol.dense.statistics == "pooled" else None)
+            ]
         if whose:
             parts = [*parts, *(each.snapshots for each in self._records if "rows" in each.final)]
         at = [{shot.point: shot for shot in part[:-1]} for part in parts]
         marks = [tuple(shots[mark] for shots in at) for mark in at[0] if all(mark in shots for shots in at)]
-        return [self._joined(pieces) for pieces in [*marks, tuple(part[-1] for part in parts)]]
+        return [self._join_snapshots(pieces) for pieces in [*marks, tuple(part[-1] for part in parts)]]
 
     @property
     def _model(self) -> str:
         """Whose parameters are the model."""
-        return "" if "" in self._holders else self.plan.protocol.dense.model
+        return "" if "" in self._snapshots_by_holder else self.plan.protocol.dense.model
 
     @cached_property
     def _snapshots(self) -> list[Snapshot]:
@@ -177,7 +180,7 @@ class Outcome:
         """The day on which the model was evaluated at the end; None: the one after the pass."""
         return self._snapshots[-1].point.day if self._snapshots else None
 
-    def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
+    def _join_snapshots(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
         mark = pieces[0].point
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
         ids = self.plan.workload.evaluation_ids(self.plan.seed, mark.day)
@@ -197,12 +200,13 @@ class Outcome:
         self._module.load(shot.dense[0])
         return evaluate(self.plan.workload, self._module.module, shot.rows, self.plan.seed, shot.point.day)
 
-    def _others(self) -> dict[str, float]:
+    def _alternative_models(self) -> dict[str, float]:
         """The metrics at the end of what the model might have been besides: the first worker's replica, the average of all
         replicas, the sync servers' copy."""
         if not self.plan.gradients or self._model == "":
             return {}
-        others = self._holders.keys() - {self._model, *(["average"] if len(self._holders["average"]) < 2 else [])}
+        holders = self._snapshots_by_holder
+        others = holders.keys() - {self._model, *(["average"] if len(holders["average"]) < 2 else [])}
         ends = {whose: self._snapshots_of(whose)[-1] for whose in sorted(others)}
         metrics = {whose: self._evaluate(end) for whose, end in ends.items()}
         return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
@@ -219,7 +223,7 @@ class Outcome:
             if batch in nodes:  # others were lost with their worker
                 workers[nodes[batch]][outcome] += 1
         ages: defaultdict[str, list[int]] = defaultdict(list)
-        for _, age, batch in chain.from_iterable(self._notes("staleness")):
+        for _, age, batch in chain.from_iterable(self._staleness_notes("staleness")):
             if batch in nodes:
                 ages[nodes[batch]].append(age)
         return {
@@ -227,14 +231,14 @@ class Outcome:
             for node, counts in workers.items()
         }
 
-    def _notes(self, name: str) -> list[list[tuple]]:
+    def _staleness_notes(self, name: str) -> list[list[tuple]]:
         """Notes on staleness, from the first server; replicas without servers have their own."""
         notes = [(record.ledger["issued"], getattr(record, name)) for record in self._records]
         return [ages for issued, ages in notes if ages and not issued][:1] or [ages for _, ages in notes]
 
     def _ages(self, name: str) -> list[tuple[float, int]]:
         """Staleness with its times."""
-        return self._on_clock(self._notes(name))
+        return self._on_clock(self._staleness_notes(name))
 
     def _gaps(self) -> list[tuple[float, int]]:
         return self._on_clock([record.gaps for record in self._records])
@@ -242,7 +246,7 @@ class Outcome:
     def _on_clock(self, notes: list[list[tuple]]) -> list[tuple[float, int]]:
         return [(time - self._start, value) for note in notes for time, value, *_ in note]
 
-    def _busy(self) -> dict[str, float]:
+    def _time_shares(self) -> dict[str, float]:
         """Share of the workers' time by what they did. Stages of a pipeline and a shadow's mixing overlap with compute."""
         trace = self.trace()
         trace = trace[trace["node"].str.startswith("worker") & (trace["kind"] != "push")]
@@ -273,7 +277,7 @@ class Outcomes:
         for number, (stage, outcome) in enumerate(zip(self._stages, self._outcomes, strict=True)):
             part = outcome.history()
             steps = part["step"].max() if "step" in part else 0
-            for column, before in (("time", self._before(stage)), ("samples", samples), ("step", step)):
+            for column, before in (("time", self._seconds_before(stage)), ("samples", samples), ("step", step)):
                 if column in part:
                     part[column] += before
             place = {"stage": number, "protocol": stage.plan.protocol.name} if self._joined else {}
@@ -286,7 +290,7 @@ class Outcomes:
         parts, batches = [], 0
         for stage, outcome in zip(self._stages, self._outcomes, strict=True):
             part = outcome.trace()
-            part[["start", "end"]] += self._before(stage)
+            part[["start", "end"]] += self._seconds_before(stage)
             part["batch"] += batches
             parts.append(part)
             batches += stage.plan.batches
@@ -323,11 +327,11 @@ class Outcomes:
         moved = sum((Counter(each["bytes_by_kind"]) for each in summaries), Counter())
         whole |= {
             "qps": whole["samples"] / self.seconds if self.seconds else float("nan"),
-            **stale(ages),
+            **staleness_statistics(ages),
             "bytes_by_kind": dict(sorted(moved.items())),
-            "by_worker": _joined_workers([each["by_worker"] for each in summaries]),
+            "by_worker": _sum_over_stages([each["by_worker"] for each in summaries]),
             f"{clock}_seconds": self.seconds,
-            "busy": self._busy(summaries, clock),
+            "busy": self._time_shares(summaries, clock),
         }
         if decisions := self._decisions():
             whole["decisions"] = decisions
@@ -342,11 +346,11 @@ class Outcomes:
             {"time": each.time - self._start, "phase": each.phase, "predicted": list(each.predicted)} for each in made
         ]
 
-    def _before(self, stage: Stage) -> float:
+    def _seconds_before(self, stage: Stage) -> float:
         """Seconds of the run before a stage."""
         return stage.finished.start - self._start
 
-    def _busy(self, summaries: Sequence[dict[str, Any]], clock: str) -> dict[str, float]:
+    def _time_shares(self, summaries: Sequence[dict[str, Any]], clock: str) -> dict[str, float]:
         total: Counter = Counter()
         for each in summaries:
             total.update({kind: share * each[f"{clock}_seconds"] for kind, share in each["busy"].items()})
@@ -355,7 +359,7 @@ class Outcomes:
     def _stage(self, stage: Stage, outcome: Outcome, summary: dict[str, Any]) -> dict[str, Any]:
         plan = stage.plan
         place = {"protocol": plan.protocol.name, "workers": plan.workers, "batch_size": plan.workload.batch_size}
-        return place | {"first": plan.first, "start": self._before(stage), "day": outcome.day} | summary
+        return place | {"first": plan.first, "start": self._seconds_before(stage), "day": outcome.day} | summary
 
 
 def access_table(stages: Sequence[Sequence[Access]]) -> pd.DataFrame:
@@ -373,7 +377,7 @@ def access_table(stages: Sequence[Sequence[Access]]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
+def staleness_statistics(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
     """Mean, maximum and histogram of each; nothing of data staleness where no gradient had a token."""
     summary = {}
     for name, counts in ages.items():
@@ -387,7 +391,7 @@ def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
     return summary
 
 
-def _joined_workers(stages: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+def _sum_over_stages(stages: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
     """Sums over stages; each stage's own summary has the staleness."""
     nodes = dict.fromkeys(chain.from_iterable(stages))
     return {
@@ -396,7 +400,7 @@ def _joined_workers(stages: Sequence[dict[str, dict[str, float]]]) -> dict[str, 
     }
 
 
-def _training(steps: pd.DataFrame) -> dict[str, float]:
+def _training_metrics(steps: pd.DataFrame) -> dict[str, float]:
     """The mean loss, and the normalised entropy of predictions made before the update: log loss over that of the constant base
     rate."""
     samples, loss, ne = steps["samples"].sum(), math.nan, math.nan
@@ -415,7 +419,7 @@ def _mean(values: list[int]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def _averaged(courses: list[list[Snapshot]], pooled_from: int | None) -> list[Snapshot]:
+def _average_replicas(courses: list[list[Snapshot]], pooled_from: int | None) -> list[Snapshot]:
     """The mean replica at each mark, of those that came to it, and at the end."""
     marks: defaultdict[EvalPoint, list[Snapshot]] = defaultdict(list)
     for shot in chain.from_iterable(course[:-1] for course in courses):

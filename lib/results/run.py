@@ -49,13 +49,14 @@ class Run:
     """Where the run is saved; None: it was not."""
 
     def __repr__(self) -> str:
-        return f"<Run of {' '.join(self._names())}: {', '.join(f'{name} {text}' for name, text in self._figures().items())}>"
+        figures = ", ".join(f"{name} {text}" for name, text in self._headline_figures().items())
+        return f"<Run of {' '.join(self._names())}: {figures}>"
 
     def _repr_html_(self) -> str:
         """A card in Jupyter."""
         rows = {
             "run of": " ".join(self._names()),
-            **self._figures(),
+            **self._headline_figures(),
             "saved": self.folder or "no",
             "digest": self.digest[:12],
         }
@@ -65,7 +66,7 @@ class Run:
         things = (self.provenance.get(what) for what in ("workload", "protocol", "cluster"))
         return [str(thing["name"]) for thing in things if isinstance(thing, dict) and "name" in thing]
 
-    def _figures(self) -> dict[str, str]:
+    def _headline_figures(self) -> dict[str, str]:
         """The figures that a person looks for first; seconds are simulated or real."""
         clock = str(self.summary.get("clock"))
         names = [name for name in ("auc", "ne", "accuracy", "f1", "mrr") if name in self.summary]
@@ -111,7 +112,7 @@ class Run:
 
     def perfetto(self, path: str | Path) -> Path:
         """Write the trace as a file that ui.perfetto.dev and chrome://tracing open, a track for each node."""
-        names = sorted(self.trace["node"].astype(str).unique(), key=_natural)
+        names = sorted(self.trace["node"].astype(str).unique(), key=_natural_order)
         nodes = {name: number for number, name in enumerate(names)}
         names = [
             {"ph": "M", "name": "thread_name", "pid": 1, "tid": at, "args": {"name": name}}
@@ -133,7 +134,7 @@ class Run:
         texts = {name: getattr(self, name) for name in TEXTS} | {"tables": {}, "kept": self.kept is not None}
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with paths.scratch(folder.parent, "new") as place:
+            with paths.temporary_folder(folder.parent, "new") as place:
                 (new := place / folder.name).mkdir()
                 for name in TABLES if self.accesses is not None else TABLES[:-1]:
                     (new / f"{name}.parquet").write_bytes(data := getattr(self, name).to_parquet())
@@ -169,7 +170,7 @@ class Run:
             ) from error
 
 
-def _natural(name: str) -> tuple[str, int]:
+def _natural_order(name: str) -> tuple[str, int]:
     """worker2 comes before worker10."""
     role, number = re.fullmatch(r"(.*?)(\d*)", name).groups()
     return role, int(number or 0)

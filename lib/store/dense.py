@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.device_array import DeviceArray, native, uploaded
+from lib.device_array import DeviceArray, to_native, upload_array
 from lib.errors import BadOption
 from lib.store.optim import Optimizer
 from lib.store.rows import floats_of, phantom
@@ -50,14 +50,14 @@ class DenseStore:
 
     def pull(self) -> Any:
         """A copy of the vector, where it lies."""
-        return self.seen()[0]
+        return self.copy_with_version()[0]
 
-    def seen(self, before: tuple[Any, int] | None = None) -> tuple[Any, int]:
+    def copy_with_version(self, before: tuple[Any, int] | None = None) -> tuple[Any, int]:
         """A copy of the vector, and how often it had been written to; the one from `before`, if it is still that."""
         with self._lock:
             if before is not None and before[1] == self._writes:
                 return before
-            return native(self.values.clone()), self._writes
+            return to_native(self.values.clone()), self._writes
 
     def apply(self, grad: Any, rate: float = 1.0, *, where: torch.Tensor | None = None) -> None:
         """One optimiser step, with `rate` times the learning rate; the gradient is only read.
@@ -66,7 +66,7 @@ class DenseStore:
         """
         grad = self._tensor(grad, "grad", self._trained)
         with self._lock:
-            self._state = self._state or self.optimizer.first_dense(self._stepped)
+            self._state = self._state or self.optimizer.initial_dense_state(self._stepped)
             before = {} if where is None else {name: tensor.clone() for name, tensor in self._tensors().items()}
             self.optimizer.step(self._stepped, self._state, grad, rate)
             self._writes += 1
@@ -74,12 +74,12 @@ class DenseStore:
                 if tensor.device == where.device:  # Adagrad's steps are counted on the host; no value depends on them
                     tensor.copy_(torch.where(where, tensor, before[name]))
 
-    def still(self) -> tuple[Any, int]:
+    def view_with_version(self) -> tuple[Any, int]:
         """The same without a copy: for a caller that knows that nothing is written until it is done."""
         with self._lock:
-            return native(self.values), self._writes
+            return to_native(self.values), self._writes
 
-    def shift(self, change: Any) -> None:
+    def shift_values(self, change: Any) -> None:
         """Move what no gradient moves by so much."""
         change = self._tensor(change, "change", self._size - self._trained)
         with self._lock:
@@ -96,19 +96,19 @@ class DenseStore:
     def state(self, names: Sequence[str]) -> Any:
         """A copy of these of the optimiser's tensors, end to end; before its first step they are what it begins with."""
         with self._lock:
-            state = (self._state or self.optimizer.first_dense(self._stepped)) if names else {}
-            return native(torch.cat([self.values[:0], *(state[name] for name in names if name in state)]))
+            state = (self._state or self.optimizer.initial_dense_state(self._stepped)) if names else {}
+            return to_native(torch.cat([self.values[:0], *(state[name] for name in names if name in state)]))
 
     def set_state(self, names: Sequence[str], state: Any) -> None:
         """Replace these of the optimiser's tensors."""
         with self._lock:
-            self._state = self._state or self.optimizer.first_dense(self._stepped)
+            self._state = self._state or self.optimizer.initial_dense_state(self._stepped)
             known = [name for name in names if name in self._state]
             for name, part in zip(known, np.split(state, max(len(known), 1)), strict=False):
                 self._state[name].copy_(self._tensor(part, name, self._trained))
 
-    def move(self, before: Any, writes: int, after: Any) -> int:
-        """Go from `before`, as `seen`, to `after`, and keep what others have written since; how many did."""
+    def merge_change(self, before: Any, writes: int, after: Any) -> int:
+        """Go from `before`, as `copy_with_version`, to `after`, and keep what others have written since; how many did."""
         with self._lock:
             since, self._writes = self._writes - writes, self._writes + 1
             if since:
@@ -124,7 +124,7 @@ class DenseStore:
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the vector and the optimiser's state by what `export` gave."""
-        first = self.optimizer.first_dense(self._stepped)
+        first = self.optimizer.initial_dense_state(self._stepped)
         names, expected = set(arrays) - {"values"}, set(first)
         if "values" not in arrays or names not in (set(), expected):
             raise BadOption(
@@ -147,7 +147,7 @@ class DenseStore:
 
     def _tensor(self, vector: Any, name: str, size: int) -> torch.Tensor:
         """On the vector's device."""
-        return uploaded(self._checked(vector, name, size), self._device)
+        return upload_array(self._checked(vector, name, size), self._device)
 
     def _checked(self, vector: Any, name: str, size: int) -> torch.Tensor:
         vector = vector.tensor if isinstance(vector, DeviceArray) else vector
@@ -179,13 +179,13 @@ class PhantomDense:
     def pull(self) -> np.ndarray:
         return self.values
 
-    def seen(self) -> tuple[np.ndarray, int]:
+    def copy_with_version(self) -> tuple[np.ndarray, int]:
         return self.values, 0
 
-    still = seen
+    view_with_version = copy_with_version
 
     def apply(self, grad: np.ndarray, rate: float = 1.0) -> None:
-        self._state = self._state or tuple(self.optimizer.first_dense(torch.zeros(1)))
+        self._state = self._state or tuple(self.optimizer.initial_dense_state(torch.zeros(1)))
 
     def assign(self, vector: np.ndarray) -> None:
         """There are no values to be replaced."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.device_array import DeviceArray, uploaded
+from lib.device_array import DeviceArray, upload_array
 from lib.errors import BadOption
 from lib.store.optim import SGD, Optimizer
 from lib.store.rows import Dump, Rows
@@ -48,12 +48,12 @@ class Transfers:
         self._device = device
         self._up, self._down = (torch.cuda.Stream(device) if device.type == "cuda" else None for _ in range(2))
 
-    def up(self, send: Callable[[], Any]) -> Arrival:
+    def upload(self, send: Callable[[], Any]) -> Arrival:
         """What `send` uploads."""
         with _on(self._up):
             return Arrival(send(), self._up and self._up.record_event())
 
-    def down(self, tensors: Mapping[str, torch.Tensor]) -> Arrival:
+    def download(self, tensors: Mapping[str, torch.Tensor]) -> Arrival:
         """These tensors on the host, as they will be when the current stream has done what it was asked for so far."""
         if self._device.type == "cpu":
             return Arrival(tensors)
@@ -100,31 +100,31 @@ class DeviceTable(Table):
 
     def take(self, slots: Any, width: int | None = None) -> torch.Tensor:
         """The first numbers of the rows in these slots, or all."""
-        return self._rows.tensor[:, :width].index_select(0, uploaded(slots, self._device))
+        return self._rows.tensor[:, :width].index_select(0, upload_array(slots, self._device))
 
-    def _copy(self, ids: np.ndarray, width: int, now: int = 0) -> tuple[DeviceArray, np.ndarray, np.ndarray]:
+    def _copy_rows(self, ids: np.ndarray, width: int, now: int = 0) -> tuple[DeviceArray, np.ndarray, np.ndarray]:
         slots, _ = self._find(ids, now=now)
         block, missing = DeviceArray(self.take(slots.clip(0), width)), np.flatnonzero(slots < 0)
         if missing.size:
-            block[missing] = self._first(ids[missing])[:, :width]
+            block[missing] = self._initial_rows(ids[missing])[:, :width]
         return block, slots, ids[missing]
 
     def _step(self, optimizer: Optimizer, slots: np.ndarray, grads: Any, stamp: int) -> None:
-        at = uploaded(slots, self._device)
+        at = upload_array(slots, self._device)
         block = self.take(at)
-        optimizer.update(block[:, : self.dim], block[:, self.dim :], uploaded(grads, self._device))
+        optimizer.update(block[:, : self.dim], block[:, self.dim :], upload_array(grads, self._device))
         self._rows.tensor.index_copy_(0, at, block)
         self._words.view(np.int32)[slots, 0] = stamp
 
     def _replace(self, slots: np.ndarray, block: Any, stamps: Any, newer: bool) -> None:
         if newer:
             raise BadOption("rows on a device are written whatever their timestamps are: a host store compares those")
-        self._rows.tensor.index_copy_(0, *(uploaded(array, self._device) for array in (slots, block)))
+        self._rows.tensor.index_copy_(0, *(upload_array(array, self._device) for array in (slots, block)))
         self._words.view(np.int32)[slots, 0] = stamps
 
     def _add_up(self, positions: np.ndarray, grads: Any, weights: np.ndarray, count: int) -> tuple[Any, np.ndarray]:
         """Sums are by sorted positions, so that no order of a device's threads decides their bits."""
-        at, each, grads = (uploaded(array, self._device) for array in (positions, weights[:, None], grads))
+        at, each, grads = (upload_array(array, self._device) for array in (positions, weights[:, None], grads))
         sums = torch.ops.aten.embedding_dense_backward(each * grads, at, count, -1, False)
         return DeviceArray(sums), np.bincount(positions, minlength=count)
 
@@ -155,26 +155,27 @@ class Cache:
         return sum(map(len, self._updates.values()))
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The place of each id's newest row and its timestamp, -1 where it is not cached; places hold until the next `evict`."""
+        """The place of each id's newest row and its timestamp, -1 where it is not cached; places hold until updates are
+        released."""
         slots, _ = self._index._find(ids)  # once, for both
         stamps = self._index._stamps(slots)
         return self._index._rows.view(np.int32)[slots, 0], np.where(stamps > self._safe, stamps, NEVER)
 
     def take(self, places: np.ndarray) -> torch.Tensor:
         """The rows at these places."""
-        return self._rows.index_select(0, uploaded(places, self._rows.device))
+        return self._rows.index_select(0, upload_array(places, self._rows.device))
 
-    def room(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
+    def reserve_places(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
         """The place in which an update is to write its rows, of distinct ids; they replace older ones. Nothing else is written
         there until the update is evicted."""
-        first = self._gap(ids.size)
+        first = self._find_gap(ids.size)
         self._updates[stamp] = range(first, first + ids.size)
         places = np.arange(first, first + ids.size, dtype=np.int32).view(np.float32)
         state, stamps = np.empty((ids.size, 0), np.float32), np.full(ids.size, stamp)
         self._index.write(Rows(ids, places[:, None], state, stamps), newer=False)
         return self._rows[first : first + ids.size]
 
-    def evict(self, safe: int) -> int:
+    def release_updates(self, safe: int) -> int:
         """Give back the room of updates whose timestamp is at most `safe`; how many rows went."""
         gone = [stamp for stamp in self._updates if stamp <= safe]
         evicted = sum(len(self._updates.pop(stamp)) for stamp in gone)
@@ -185,7 +186,7 @@ class Cache:
             self._index.load(Rows(rows.ids[cached], rows.values[cached], rows.state[cached], rows.stamps[cached]))
         return evicted
 
-    def _gap(self, size: int) -> int:
+    def _find_gap(self, size: int) -> int:
         """The first place with so much room, made at the end if there is none."""
         first = 0
         for taken in sorted(self._updates.values(), key=lambda taken: taken.start):

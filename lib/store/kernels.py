@@ -61,7 +61,7 @@ def prefetch_range(address, size):
 
 
 @njit(uint64(uint64), **OPTIONS)
-def mix(word):
+def mix_bits(word):
     """Splitmix64's finaliser: a bijection in which every input bit reaches every output bit."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -78,7 +78,7 @@ def unique(ids):
     ordinals = np.zeros(size, np.int32)  # one more than the position
     distinct, positions = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
     for i in range(ids.size):
-        bucket = mix(np.uint64(ids[i])) & mask
+        bucket = mix_bits(np.uint64(ids[i])) & mask
         while ordinals[bucket] != 0 and distinct[ordinals[bucket] - 1] != ids[i]:
             bucket = (bucket + _1) & mask
         if ordinals[bucket] == 0:
@@ -92,12 +92,12 @@ def unique(ids):
 @njit(NEW_BLOCK(INTS, uint64, int64, float64), **OPTIONS)
 def first_rows(ids, seed, dim, scale):
     """Rows uniform in (-scale, scale), each number a function of seed, id and column alone."""
-    rows, key = np.empty((ids.size, dim), np.float32), mix(seed + GOLDEN)
+    rows, key = np.empty((ids.size, dim), np.float32), mix_bits(seed + GOLDEN)
     for i in range(ids.size):
-        state = mix(key ^ np.uint64(ids[i]))
+        state = mix_bits(key ^ np.uint64(ids[i]))
         for d in range(dim):
             state += GOLDEN
-            centred = np.int64(mix(state) >> np.uint64(39)) * 2 - (2**25 - 1)
+            centred = np.int64(mix_bits(state) >> np.uint64(39)) * 2 - (2**25 - 1)
             rows[i, d] = np.float32(scale * (centred * 2.0**-25))
     return rows
 
@@ -125,7 +125,7 @@ def slot_bits(size):
 
 
 @njit(inline="always")
-def home(code, size):
+def home_entry(code, size):
     """The entry where the search for a hash code starts."""
     return ((code >> _32) * size) >> _32
 
@@ -137,7 +137,7 @@ def id_at(words, slot, column):
 
 
 @njit(inline="always")
-def proposal(index, size, entry, tag, bits):
+def first_candidate(index, size, entry, tag, bits):
     """The first entry from this one on that is free or has these bits of a hash."""
     while index[entry] != 0 and np.uint64(index[entry]) >> bits != tag:
         entry = entry + _1 if entry + _1 < size else _0
@@ -162,10 +162,10 @@ def find(ids, index, words, column, touch, slots, values):
     for start in range(0, ids.size, _PART):
         many = min(_PART, ids.size - start)
         for i in range(many):
-            codes[i] = mix(np.uint64(ids[start + i]))
-            prefetch(index_at + _4 * home(codes[i], size))
+            codes[i] = mix_bits(np.uint64(ids[start + i]))
+            prefetch(index_at + _4 * home_entry(codes[i], size))
         for i in range(many):
-            entries[i] = proposal(index, size, home(codes[i], size), (codes[i] & _LOW) >> bits, bits)
+            entries[i] = first_candidate(index, size, home_entry(codes[i], size), (codes[i] & _LOW) >> bits, bits)
             record = words_at + ((np.uint64(index[entries[i]]) & low) - _1) * stride
             if index[entries[i]] != 0:
                 if copied:
@@ -175,7 +175,8 @@ def find(ids, index, words, column, touch, slots, values):
             key, entry, there = np.uint64(ids[start + i]), entries[i], np.uint64(start + i)
             slot = (np.uint64(index[entry]) & low) - _1
             while index[entry] != 0 and id_at(words, slot, column) != key:
-                entry = proposal(index, size, entry + _1 if entry + _1 < size else _0, (codes[i] & _LOW) >> bits, bits)
+                entry = entry + _1 if entry + _1 < size else _0
+                entry = first_candidate(index, size, entry, (codes[i] & _LOW) >> bits, bits)
                 slot = (np.uint64(index[entry]) & low) - _1
             slots[there] = np.int64(slot) if index[entry] != 0 else -1
             if index[entry] == 0:
@@ -189,17 +190,17 @@ def find(ids, index, words, column, touch, slots, values):
 
 
 @njit(void(INDEX, WORDS, int64, INTS), **OPTIONS)
-def enter(index, words, column, slots):
+def insert(index, words, column, slots):
     """Enter the records of these slots, whose ids must not be in the index yet."""
     column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
     codes, index_at = np.empty(_PART, np.uint64), np.uint64(index.ctypes.data)
     for start in range(0, slots.size, _PART):
         many = min(_PART, slots.size - start)
         for i in range(many):
-            codes[i] = mix(id_at(words, np.uint64(slots[start + i]), column))
-            prefetch(index_at + _4 * home(codes[i], size))
+            codes[i] = mix_bits(id_at(words, np.uint64(slots[start + i]), column))
+            prefetch(index_at + _4 * home_entry(codes[i], size))
         for i in range(many):
-            entry = home(codes[i], size)
+            entry = home_entry(codes[i], size)
             while index[entry] != 0:
                 entry = entry + _1 if entry + _1 < size else _0
             index[entry] = np.uint32((((codes[i] & _LOW) >> bits) << bits) | (np.uint64(slots[start + i]) + _1))
@@ -216,7 +217,7 @@ def remove(index, words, column, slots):
         for i in range(many):
             prefetch(ids_at + np.uint64(slots[start + i]) * stride)
         for i in range(many):
-            homes[i] = home(mix(id_at(words, np.uint64(slots[start + i]), column)), size)
+            homes[i] = home_entry(mix_bits(id_at(words, np.uint64(slots[start + i]), column)), size)
             prefetch(index_at + _4 * homes[i])
         for i in range(many):  # the records of entries that may move
             entry = homes[i]
@@ -232,7 +233,7 @@ def remove(index, words, column, slots):
                 entry = entry + _1 if entry + _1 < size else _0
                 if index[entry] == 0:
                     break
-                first = home(mix(id_at(words, (np.uint64(index[entry]) & low) - _1, column)), size)
+                first = home_entry(mix_bits(id_at(words, (np.uint64(index[entry]) & low) - _1, column)), size)
                 # an entry may move back unless its own search starts behind the hole
                 behind = hole < first <= entry if hole <= entry else hole < first or first <= entry
                 if not behind:

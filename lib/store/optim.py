@@ -12,7 +12,7 @@ that is updated after the step) are for rows alone: `check_dense` refuses them.
 Dense steps call torch.optim's functions, not its classes, whose first step imports a compiler: a second of every process that
 trains. Adam's, which is most of all steps, is its kernel itself: what stands before it takes three times as long as a small step.
 
-A new optimiser is a subclass with `first_dense`, `step`, `columns`, `_step`, `_kernel` and a step of one row in
+A new optimiser is a subclass with `initial_dense_state`, `step`, `columns`, `_step`, `_kernel` and a step of one row in
 `lib/store/kernels.py`.
 """
 
@@ -71,18 +71,18 @@ class Optimizer(Checked, ABC):
                 )
 
     @abstractmethod
-    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+    def initial_dense_state(self, values: Tensor) -> dict[str, Tensor]:
         """What torch.optim keeps for a dense vector, by its names, before the first step."""
 
     def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
         """One step in place on a dense vector, with `rate` times the learning rate."""
-        self.at(rate)._step(values, next(iter(state.values()), None), self._decayed(grad, values))
+        self.with_rate(rate)._step(values, next(iter(state.values()), None), self._decayed(grad, values))
 
     @abstractmethod
     def columns(self, dim: int) -> int:
         """How many float32 numbers of state belong to a row."""
 
-    def first_state(self, n: int, dim: int) -> np.ndarray:
+    def initial_row_state(self, n: int, dim: int) -> np.ndarray:
         """The state of n rows that were never updated."""
         return np.zeros((n, self.columns(dim)), np.float32)
 
@@ -98,7 +98,7 @@ class Optimizer(Checked, ABC):
         if self.weight_bound is not None:
             values.clamp_(-self.weight_bound, self.weight_bound)
 
-    def at(self, rate: float) -> Optimizer:
+    def with_rate(self, rate: float) -> Optimizer:
         """This optimiser with its learning rate times `rate`."""
         return self if rate == 1 else replace(self, lr=rate * self.lr)
 
@@ -132,7 +132,7 @@ class SGD(Optimizer):
 
     name: ClassVar[str] = "sgd"
 
-    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+    def initial_dense_state(self, values: Tensor) -> dict[str, Tensor]:
         return {}
 
     def columns(self, dim: int) -> int:
@@ -157,7 +157,7 @@ class Momentum(Optimizer):
     name: ClassVar[str] = "momentum"
     parts: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
-    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+    def initial_dense_state(self, values: Tensor) -> dict[str, Tensor]:
         return {"momentum_buffer": zeros_like(values)}
 
     def columns(self, dim: int) -> int:
@@ -191,7 +191,7 @@ class Adagrad(Optimizer):
     parts: ClassVar[tuple[str, ...]] = ("sum",)
     rows_only: ClassVar[tuple[str, ...]] = ("weight_bound", "rowwise", "after", "copies")
 
-    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+    def initial_dense_state(self, values: Tensor) -> dict[str, Tensor]:
         return {"step": zeros(()), "sum": full_like(values, self.initial)}
 
     def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
@@ -203,7 +203,7 @@ class Adagrad(Optimizer):
     def columns(self, dim: int) -> int:
         return 1 if self.rowwise else dim
 
-    def first_state(self, n: int, dim: int) -> np.ndarray:
+    def initial_row_state(self, n: int, dim: int) -> np.ndarray:
         return np.full((n, self.columns(dim)), self.initial, np.float32)
 
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
@@ -238,7 +238,7 @@ class Adam(Optimizer):
     name: ClassVar[str] = "adam"
     parts: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
-    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+    def initial_dense_state(self, values: Tensor) -> dict[str, Tensor]:
         step = zeros((), device=values.device)
         return {"exp_avg": zeros_like(values), "exp_avg_sq": zeros_like(values), "step": step}
 
@@ -278,7 +278,7 @@ class DelayedNesterov(Optimizer):
 
     name: ClassVar[str] = "delayed-nesterov"
 
-    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+    def initial_dense_state(self, values: Tensor) -> dict[str, Tensor]:
         return {"momentum_buffer": zeros_like(values), "sum": zeros_like(values), "step": zeros(())}
 
     def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:

@@ -150,7 +150,7 @@ class Placement(ABC):
         whole(self.shards, f"{type(self).__name__}.shards", 1)
 
     @abstractmethod
-    def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
+    def shard_of(self, table: str, ids: np.ndarray) -> np.ndarray:
         """The shard of each id, int64[n]."""
 
     @abstractmethod
@@ -161,7 +161,7 @@ class Placement(ABC):
         """For each shard, an index into `ids` of what it owns, in the order of `ids`."""
         if self.shards == 1:
             return [slice(None)]
-        owner = self.owner(table, ids)
+        owner = self.shard_of(table, ids)
         return [np.flatnonzero(owner == shard) for shard in range(self.shards)]
 
 
@@ -169,8 +169,8 @@ class Placement(ABC):
 class Uniform(Placement):
     """Every group's ids are shuffled evenly over all servers."""
 
-    def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
-        return _spread(ids, self.shards)
+    def shard_of(self, table: str, ids: np.ndarray) -> np.ndarray:
+        return _hash_to_shards(ids, self.shards)
 
     def loads(self, costs: Mapping[str, float]) -> np.ndarray:
         return np.full(self.shards, sum(costs.values()) / self.shards)
@@ -180,11 +180,11 @@ class Uniform(Placement):
 class Hashed(Uniform):
     """Each id where a hash that knows no neighbours says."""
 
-    def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
+    def shard_of(self, table: str, ids: np.ndarray) -> np.ndarray:
         mixed = ids.view(np.uint64)
         for shift, odd in _SCRAMBLED:
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(odd)
-        return _spread(mixed.view(np.int64), self.shards)
+        return _hash_to_shards(mixed.view(np.int64), self.shards)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,11 +202,11 @@ class ByGroup(Placement):
             if not shards or not all(0 <= shard < self.shards for shard in shards):
                 raise BadOption(f"group {group!r} is placed on {shards}, and there are shards 0 to {self.shards - 1}")
 
-    def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
+    def shard_of(self, table: str, ids: np.ndarray) -> np.ndarray:
         owner = np.empty(ids.size, np.int64)
         for group, mine in _groups(table, ids, self.shift):
             shards = np.array(self._servers(group), np.int64)
-            owner[mine] = shards[_spread(ids[mine], len(shards))]
+            owner[mine] = shards[_hash_to_shards(ids[mine], len(shards))]
         return owner
 
     def loads(self, costs: Mapping[str, float]) -> np.ndarray:
@@ -220,7 +220,7 @@ class ByGroup(Placement):
         return self.owners.get(group) or (zlib.crc32(group.encode()) % self.shards,)
 
 
-def packed(costs: Mapping[str, float], shards: int, *, shift: int | None = None) -> ByGroup:
+def pack_groups(costs: Mapping[str, float], shards: int, *, shift: int | None = None) -> ByGroup:
     """Feature groups packed by cost: the largest that is left goes to the server with the least to do.
 
     A group that costs more than a server's fair share is cut into equal pieces of at most that share. Guarantee (Graham 1969):
@@ -294,7 +294,7 @@ def _groups(table: str, ids: np.ndarray, shift: int | None) -> Iterator[tuple[st
         yield f"{table}/{number}", np.flatnonzero(where == position)
 
 
-def _spread(ids: np.ndarray, shards: int) -> np.ndarray:
+def _hash_to_shards(ids: np.ndarray, shards: int) -> np.ndarray:
     """By the highest bits of a multiplicative hash, in which all bits of an id take part: neighbouring ids spread evenly, and so
     do the first ids of many fields."""
     mixed = (ids.view(np.uint64) * _ODD) >> np.uint64(32)

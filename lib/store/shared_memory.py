@@ -2,9 +2,9 @@
 
 A segment is a folder `lockstep-NAME` (mode 0700) in /dev/shm, or on a disk that has more room, with two files (0600): `rows`, a
 page of header and then the records, which grows in place, and `undo`. It is made under a temporary name and renamed, so a
-segment is whole from its first moment. It stays until the process that has it open closes it, or until `sweep` finds that
-process dead. Files are used instead of `multiprocessing.shared_memory`, whose resource tracker removes a segment when a process
-that only attached to it is killed.
+segment is whole from its first moment. It stays until the process that has it open closes it, or until `remove_orphans` finds
+that process dead. Files are used instead of `multiprocessing.shared_memory`, whose resource tracker removes a segment when a
+process that only attached to it is killed.
 
 Guaranteed, for a process that is killed at any moment (a loss of power is a checkpoint's affair): the next process that opens
 the segment finds counts and records as the last `commit` left them. Before a call changes records it copies them to the undo
@@ -61,17 +61,17 @@ def remove(name: str) -> None:
     shutil.rmtree(folder_of(name), ignore_errors=True)
 
 
-def sweep(root: Path | None = None) -> list[str]:
+def remove_orphans(root: Path | None = None) -> list[str]:
     """Remove the segments whose last process is dead, and broken ones older than a minute; returns their folders' names."""
     root, removed = root or _memory(), []
     for folder in sorted([*root.glob("lockstep-*"), *root.glob(".lockstep-*")]):
         with suppress(OSError):  # of another user, open in another process, or removed by one
-            if _sweep(folder):
+            if _remove_if_orphan(folder):
                 removed.append(folder.name)
     return removed
 
 
-def _sweep(folder: Path) -> bool:
+def _remove_if_orphan(folder: Path) -> bool:
     info = folder.lstat()
     if not _private(info):
         return False
@@ -101,21 +101,21 @@ class Segment:
         self._width, self._process = width, os.getpid()
         self.attached = True
         """Whether it was there."""
-        self._rows = self._locked(config)
+        self._rows = self._open_locked(config)
         try:
             self._undo = _open(self.folder / "undo")
             self._map(_PAGE)
             self._check(config)
             self._header["owner"] = self._process
-            self.repaired = self.undo()
+            self.repaired = self.roll_back()
             if not kept:
                 self._header["undo"] = NO_UNDO
         except BaseException:
             self._release()
             raise
 
-    def keep_for(self, process: int) -> None:
-        """Let no `sweep` remove the segment while that process runs."""
+    def protect_for_process(self, process: int) -> None:
+        """Let no `remove_orphans` remove the segment while that process runs."""
         self._header["owner"] = process
 
     @property
@@ -128,9 +128,9 @@ class Segment:
         self._map(_PAGE + 4 * self._width * capacity)
         return self.words[:capacity]
 
-    def keep(self, slots: np.ndarray) -> None:
+    def save_for_undo(self, slots: np.ndarray) -> None:
         """Copy the committed ones of these records to the undo file; all of them may be changed from here on."""
-        self._begin()
+        self._begin_change()
         slots = slots[slots < self._header["before"][0]]
         for part in (np.array([slots.size]), slots, self.words[slots]):
             self._undo.write(part)
@@ -139,11 +139,11 @@ class Segment:
 
     def commit(self, counts: tuple[int, int, int]) -> None:
         """Let all changes since the last commit count, from one instant to the next."""
-        self._begin()
+        self._begin_change()
         self._header["counts"] = counts
         self._header["undo"] = 0
 
-    def undo(self) -> int:
+    def roll_back(self) -> int:
         """Lay back what was kept and not committed, the last first; how many records."""
         end, kept = int(self._header["undo"]), []
         self._undo.seek(0)
@@ -172,14 +172,14 @@ class Segment:
         fcntl.flock(self._rows, fcntl.LOCK_UN)  # maps that are in use would keep the lock
         self._rows.close()
 
-    def _begin(self) -> None:
+    def _begin_change(self) -> None:
         """Remember the counts, for the first change since a commit."""
         if not self._header["undo"]:
             self._header["before"] = self._header["counts"]
             self._undo.seek(0)
             self._header["undo"] = 1
 
-    def _locked(self, config: dict[str, Any]) -> BinaryIO:
+    def _open_locked(self, config: dict[str, Any]) -> BinaryIO:
         """The file of records, with its lock."""
         for _ in range(100):
             if not os.path.lexists(self.folder):
@@ -269,13 +269,13 @@ class SharedTable(Table):
         self.segment = Segment(name, self._width, config, root, journal)
         weakref.finalize(self, self.segment.close)
         self.attached, self.repaired = self.segment.attached, self.segment.repaired
-        self._adopt(capacity)
+        self._attach_segment(capacity)
 
     def close(self, *, remove: bool = True) -> None:
         """Let go of the segment, and remove it unless another process is to go on with it."""
         self.segment.close(remove=remove, counts=(self._count, self.lost, self.evicted))
 
-    def _adopt(self, capacity: int = 0) -> None:
+    def _attach_segment(self, capacity: int = 0) -> None:
         """Go on with what the segment has."""
         self._count, self.lost, self.evicted = self.segment.counts
         self._queue = self._queue[:0]
@@ -284,25 +284,25 @@ class SharedTable(Table):
             self._calls = int(self._words[: self._count, -1].max(initial=0))
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive_access(self) -> Iterator[None]:
         """Exclude all other calls; what the call changes is done wholly or not at all."""
-        with super()._alone():
+        with super()._exclusive_access():
             try:
                 yield
             except BaseException:
                 if self.segment.kept:
-                    self.segment.undo()
-                    self._adopt()
+                    self.segment.roll_back()
+                    self._attach_segment()
                 raise
             if self.segment.kept:
                 self.segment.commit((self._count, self.lost, self.evicted))
 
-    def _changing(self, slots: np.ndarray) -> None:
+    def _before_change(self, slots: np.ndarray) -> None:
         if self.segment.kept:
-            self.segment.keep(slots)
+            self.segment.save_for_undo(slots)
 
-    def _grown(self, capacity: int) -> np.ndarray:
-        return self.segment.grow(capacity) if self.segment else super()._grown(capacity)
+    def _grow_records(self, capacity: int) -> np.ndarray:
+        return self.segment.grow(capacity) if self.segment else super()._grow_records(capacity)
 
 
 def _open(path: Path) -> BinaryIO:

@@ -45,7 +45,7 @@ from lib.store import shared_memory
 from lib.store.device import DeviceTable
 from lib.store.kernels import add_up, unique
 from lib.store.optim import Optimizer
-from lib.store.rows import ByGroup, Hashed, Placement, Uniform, floats_of, is_phantom, packed, phantom
+from lib.store.rows import ByGroup, Hashed, Placement, Uniform, floats_of, is_phantom, pack_groups, phantom
 from lib.store.table import Locking, Table
 
 IdForm = Literal["distinct", "entries", "samples"]
@@ -225,12 +225,12 @@ class ScaledFp16(Codec):
     def _encode(self, block: np.ndarray) -> Scaled:
         parts = self._parts(block)
         norms = _norms(parts)
-        codes = _times(parts, _over(self.kappa, norms)).half().numpy()
+        codes = _multiply(parts, _divide(self.kappa, norms)).half().numpy()
         return Scaled(codes.ravel()[: block.size].reshape(block.shape), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
         codes, norms = message.codes, message.norms
-        values = _times(self._parts(codes), np.where(norms > 0, norms.astype(np.float64) * (1 / self.kappa), 1.0))
+        values = _multiply(self._parts(codes), np.where(norms > 0, norms.astype(np.float64) * (1 / self.kappa), 1.0))
         return values.numpy().ravel()[: codes.size].reshape(codes.shape)
 
     def _parts(self, block: np.ndarray) -> np.ndarray:
@@ -249,11 +249,11 @@ class Int8(Codec):
 
     def _encode(self, block: np.ndarray) -> Scaled:
         norms = _norms(block)
-        steps = _times(block, _over(127.0, norms)).clamp(-127, 127).round()
+        steps = _multiply(block, _divide(127.0, norms)).clamp(-127, 127).round()
         return Scaled(steps.nan_to_num(-128.0).to(torch.int8).numpy(), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
-        block = _times(message.codes, message.norms.astype(np.float64) / 127.0).numpy()
+        block = _multiply(message.codes, message.norms.astype(np.float64) / 127.0).numpy()
         block[message.codes == -128] = np.nan
         return block
 
@@ -273,12 +273,12 @@ def _norms(parts: np.ndarray) -> np.ndarray:
     return sizes.T.contiguous().amax(0).numpy()  # a maximum over a few numbers in a row is slow
 
 
-def _over(number: float, norms: np.ndarray) -> np.ndarray:
+def _divide(number: float, norms: np.ndarray) -> np.ndarray:
     """float64; 1 where there is no norm."""
     return np.divide(number, norms, np.ones(norms.shape), where=norms > 0, dtype=np.float64)
 
 
-def _times(parts: np.ndarray, factors: np.ndarray) -> torch.Tensor:
+def _multiply(parts: np.ndarray, factors: np.ndarray) -> torch.Tensor:
     """Each row times its factor: float32's product, unless float32 has no room for a factor with all its bits."""
     if ((factors > _TINY) & (factors < _HUGE)).all():
         factors = factors.astype(np.float32)
@@ -337,7 +337,7 @@ class RowStore(Checked):
     def owner(cls) -> str:
         return "store"
 
-    def only(self, options: Iterable[str], reason: str) -> None:
+    def refuse_other_options(self, options: Iterable[str], reason: str) -> None:
         """An error if any other option is set: nothing would honour it, for this reason."""
         for option in (each.name for each in fields(self)):
             if option not in options and getattr(self, option) != getattr(RowStore(), option):
@@ -359,11 +359,11 @@ class RowStore(Checked):
             return DeviceTable(dim, optimizer, device=device, **options)
         if self.mapped is None and not self.shared_memory:
             return Table(dim, optimizer, **options)
-        shared_memory.sweep(self.root)  # what processes left that were killed
+        shared_memory.remove_orphans(self.root)  # what processes left that were killed
         name = f"{segment or f'{os.getpid()}-{next(_numbers)}'}-{name}"
         table = shared_memory.SharedTable(dim, optimizer, name=name, root=self.root, journal=self.journal, **options)
         if segment:
-            table.segment.keep_for(os.getppid())
+            table.segment.protect_for_process(os.getppid())
         return table
 
     def place(self, shards: int, *, shift: int | None, costs: Callable[[], Mapping[str, float]]) -> Placement:
@@ -371,14 +371,16 @@ class RowStore(Checked):
         if self.placement == "by-group":
             return ByGroup(shards=shards, shift=shift)
         if self.placement == "by-cost":
-            return packed(costs(), shards, shift=shift)
+            return pack_groups(costs(), shards, shift=shift)
         return (Hashed if self.placement == "hashed" else Uniform)(shards=shards)
 
-    def ask(self, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | slice, bag: Sequence[int] = ()) -> object:
+    def encode_request(
+        self, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | slice, bag: Sequence[int] = ()
+    ) -> object:
         """The message in which a worker asks one server for `ids[mine]`, or for their sums over bags of so many columns; `where`
         is the batch's map to positions in `ids`."""
         return Bags.of(ids, where, bag, mine) if bag else encode_ids(self.ids, ids, where, mine)
 
-    def asked(self, message: object) -> Bags | np.ndarray:
+    def decode_request(self, message: object) -> Bags | np.ndarray:
         """What such a message asks for: sums, or the rows of distinct ids."""
         return message if isinstance(message, Bags) else decode_ids(self.ids, message)

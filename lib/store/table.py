@@ -69,7 +69,7 @@ class Table:
         self.locking = locking
         self.lost = self.evicted = 0
         """How many gradients and written rows found no room, and how many rows were evicted."""
-        self._first_state = optimizer.first_state(1, self.dim)
+        self._first_state = optimizer.initial_row_state(1, self.dim)
         self._numbers = self.dim + self._first_state.shape[1]
         self._column = self._numbers if self._rows_in_records else 0
         self._width = self._column + 3 + (max_rows is not None)
@@ -95,27 +95,27 @@ class Table:
 
     def pull(self, ids: Any) -> np.ndarray:
         """Copies of the rows, float32[n, dim]; unknown ids are admitted. One that finds no room has its first row."""
-        ids = self._prepared(ids)
+        ids = self._prepare_ids(ids)
         with self._gate.shared():
             now = self._next_call()
-            values, _, unknown = self._copy(ids, self.dim, now)
+            values, _, unknown = self._copy_rows(ids, self.dim, now)
         if unknown.size:
-            with self._alone():
+            with self._exclusive_access():
                 self._admit(unknown, now=now)
         return values
 
     def peek(self, ids: Any) -> np.ndarray:
         """What `pull` would give, without admitting anything."""
-        ids = self._prepared(ids)
+        ids = self._prepare_ids(ids)
         with self._gate.shared():
-            return self._copy(ids, self.dim)[0]
+            return self._copy_rows(ids, self.dim)[0]
 
     def push(self, ids: Any, grads: Any, stamp: int, *, distinct: bool = False, rate: float = 1.0) -> None:
         """Make one optimiser step per distinct id, whose timestamp becomes `stamp`; unknown ids are admitted first.
 
         `distinct` promises that no id stands twice. `rate` multiplies the learning rate of this step.
         """
-        ids = self._prepared(ids)
+        ids = self._prepare_ids(ids)
         grads = floats_of(grads, (ids.size, self.dim), "grads")
         if whole(stamp, "stamp", 0) > LARGEST_STAMP:
             raise BadOption(f"stamp must be at most {LARGEST_STAMP}, not {stamp}")
@@ -123,8 +123,8 @@ class Table:
             once, positions = kernels.unique(ids)
             if once.size < ids.size:
                 ids, (grads, _) = once, self._add_up(positions, grads, np.ones(ids.size, np.float32), once.size)
-        optimizer = self.optimizer.at(rate)
-        self._store(
+        optimizer = self.optimizer.with_rate(rate)
+        self._change_rows(
             ids, lambda slots, part: self._step(optimizer, slots, grads[part], stamp), shared=self.locking == "none"
         )
 
@@ -153,7 +153,7 @@ class Table:
 
     def stamps(self, ids: Any) -> np.ndarray:
         """Timestamps of the last updates, int64[n]; -1 for an id that is unknown or was never updated."""
-        ids = self._prepared(ids)
+        ids = self._prepare_ids(ids)
         with self._gate.shared():
             return self._stamps(self._find(ids)[0])
 
@@ -163,15 +163,15 @@ class Table:
         `order` takes the call's place in the order of accesses, int64[n]: of two reads or writes of a row the first has the
         smaller number.
         """
-        ids = self._prepared(ids).copy()
-        with self._still():
+        ids = self._prepare_ids(ids).copy()
+        with self._no_row_changes():
             now = self._next_call()
-            block, slots, unknown = self._copy(ids, self._numbers, now)
+            block, slots, unknown = self._copy_rows(ids, self._numbers, now)
             rows = Rows.of(ids, block, self.dim, self._stamps(slots))
             if order is not None:
                 order[:] = next(self._accesses)
         if unknown.size:
-            with self._alone():
+            with self._exclusive_access():
                 self._admit(unknown, now=now)
         return rows
 
@@ -184,17 +184,17 @@ class Table:
                 order[entries] = next(self._accesses)
             self._replace(slots, block[entries], stamps[entries], newer)
 
-        self._store(self._prepared(ids), replace, UNSET)
+        self._change_rows(self._prepare_ids(ids), replace, UNSET)
 
     def assign(self, ids: Any, values: Any) -> None:
         """Replace the rows' values and keep their state and timestamps; unknown ids are admitted first."""
-        ids = self._prepared(ids)
+        ids = self._prepare_ids(ids)
         values = floats_of(values, (ids.size, self.dim), "values")
 
         def replace(slots: np.ndarray, entries: np.ndarray | slice) -> None:
             self._rows[slots, : self.dim] = values[entries]
 
-        self._store(ids, replace)
+        self._change_rows(ids, replace)
 
     def ids(self) -> np.ndarray:
         """The ids of all rows, sorted."""
@@ -203,9 +203,9 @@ class Table:
 
     def export(self) -> Rows:
         """The whole content, sorted by id."""
-        with self._still():
+        with self._no_row_changes():
             ids = np.sort(self._ids())
-            block, slots, _ = self._copy(ids, self._numbers)
+            block, slots, _ = self._copy_rows(ids, self._numbers)
             return Rows.of(ids, np.asarray(block), self.dim, self._stamps(slots))
 
     def load(self, rows: Rows) -> None:
@@ -215,7 +215,7 @@ class Table:
             raise BadOption("rows.ids must be distinct to be loaded as a table's content")
         if ids.size > self._limit:
             raise BadOption(f"{ids.size} rows do not fit in a table of at most {self._limit}")
-        with self._alone():
+        with self._exclusive_access():
             self._clear()
             slots = self._admit(ids, now=0)
             self._replace(slots, block, stamps, False)
@@ -231,26 +231,26 @@ class Table:
         if width != self._width or count > self._limit:
             table = f"a table of at most {self._limit} records of {self._width} words"
             raise BadOption(f"{count} records of {width} words do not fit {table}")
-        with self._alone():
+        with self._exclusive_access():
             self._clear()
             self._resize(max(count, len(self._words)))
             self._words[:count], self._count = dump.words, count
-            kernels.enter(self._index, self._words, self._column, np.arange(count))
+            kernels.insert(self._index, self._words, self._column, np.arange(count))
             self._calls, self.lost, self.evicted, accesses = dump.numbers
             self._accesses = itertools.count(accesses)
 
-    def _alone(self) -> AbstractContextManager[None]:
+    def _exclusive_access(self) -> AbstractContextManager[None]:
         """Exclude all other calls, for a call that changes or moves rows."""
         return self._gate.alone()
 
-    def _still(self) -> AbstractContextManager[None]:
+    def _no_row_changes(self) -> AbstractContextManager[None]:
         """Exclude calls that change rows."""
-        return self._alone() if self.locking == "none" else self._gate.shared()
+        return self._exclusive_access() if self.locking == "none" else self._gate.shared()
 
-    def _prepared(self, ids: Any) -> np.ndarray:
+    def _prepare_ids(self, ids: Any) -> np.ndarray:
         """The ids of a call, after whatever takes long and can be done before the call excludes others."""
         if self._calls >= LAST_CALL:
-            with self._alone():
+            with self._exclusive_access():
                 self._renumber()
         plain = type(ids) is np.ndarray and ids.dtype == np.int64 and ids.ndim == 1 and ids.flags.carray
         return ids if plain else ids_of(ids)
@@ -263,7 +263,7 @@ class Table:
         """Count calls anew: touches become as small as they can be in the same order."""
         self._calls = 0
         if self.max_rows is not None:
-            self._changing(np.arange(self._count))
+            self._before_change(np.arange(self._count))
             touches = self._words[: self._count, -1]
             distinct, ranks = np.unique(touches, return_inverse=True)
             touches[:] = ranks + 1
@@ -277,13 +277,13 @@ class Table:
         slots, touch = np.empty(ids.size, np.int64), 0 if self.max_rows is None else now
         return slots, kernels.find(ids, self._index, self._words, self._column, touch, slots, block)
 
-    def _copy(self, ids: np.ndarray, width: int, now: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _copy_rows(self, ids: np.ndarray, width: int, now: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first `width` columns of [values | state], the slots, and the ids without a row, which get the first one."""
         block = np.empty((ids.size, width), np.float32)
         slots, missing = self._find(ids, block, now)
         unknown = ids[slots < 0] if missing else ids[:0]
         if missing:
-            block[slots < 0] = self._first(unknown)[:, :width]
+            block[slots < 0] = self._initial_rows(unknown)[:, :width]
         return block, slots, unknown
 
     def _stamps(self, slots: np.ndarray) -> np.ndarray:
@@ -294,7 +294,7 @@ class Table:
         """The ids of some slots, or of all."""
         return self._words[: self._count][slots, self._column + 1 : self._column + 3].copy().view(np.int64).ravel()
 
-    def _first(self, ids: np.ndarray) -> np.ndarray:
+    def _initial_rows(self, ids: np.ndarray) -> np.ndarray:
         """[values | state] of rows that were never updated."""
         values = kernels.first_rows(ids, np.uint64(self.seed % 2**64), self.dim, self.scale)
         return np.hstack([values, np.broadcast_to(self._first_state, (ids.size, self._numbers - self.dim))])
@@ -308,7 +308,7 @@ class Table:
             raise BadOption(f"rows.stamps must be {ids.size} timestamps of at least -1 and at most {LARGEST_STAMP}")
         return ids, Rows(ids, values, state, stamps).block, stamps
 
-    def _store(self, ids: np.ndarray, put: Put, stamp: int = NEVER, *, shared: bool = False) -> None:
+    def _change_rows(self, ids: np.ndarray, put: Put, stamp: int = NEVER, *, shared: bool = False) -> None:
         """Do `put` on the slots of these ids, which are admitted with that timestamp where they are unknown.
 
         With `shared`, a call that finds all its rows excludes only calls that move rows.
@@ -319,12 +319,12 @@ class Table:
                 if not missing:
                     put(slots, slice(None))
                     return
-        with self._alone():
+        with self._exclusive_access():
             slots = self._admit(ids, stamp)
             kept = slots >= 0
             self.lost += int((~kept).sum())
             slots, entries = (slots, slice(None)) if kept.all() else (slots[kept], np.flatnonzero(kept))
-            self._changing(slots)
+            self._before_change(slots)
             put(slots, entries)
 
     def _admit(self, ids: np.ndarray, stamp: int = NEVER, now: int | None = None) -> np.ndarray:
@@ -336,14 +336,14 @@ class Table:
         if missing:
             now, unknown = self._next_call() if now is None else now, slots < 0
             new, positions = kernels.unique(ids[unknown])
-            room = self._room(new.size, now, slots[~unknown])
+            room = self._allocate_slots(new.size, now, slots[~unknown])
             ends = np.empty((room.size, self._width - self._column), np.uint32)
             ends.view(np.int32)[:, 0] = stamp
             ends[:, 1:3] = new[: room.size].view(np.uint32).reshape(-1, 2)
             ends[:, 3:] = now
             self._words[room, self._column :] = ends
-            self._rows[room, : self._numbers] = self._first(new[: room.size])
-            kernels.enter(self._index, self._words, self._column, room)
+            self._rows[room, : self._numbers] = self._initial_rows(new[: room.size])
+            kernels.insert(self._index, self._words, self._column, room)
             slots[unknown] = np.append(room, np.full(new.size - room.size, -1))[positions]
         return slots
 
@@ -355,7 +355,7 @@ class Table:
 
     _add_up = staticmethod(kernels.add_up)
 
-    def _room(self, many: int, now: int, spared: np.ndarray) -> np.ndarray:
+    def _allocate_slots(self, many: int, now: int, spared: np.ndarray) -> np.ndarray:
         """Up to `many` slots that hold no row: new ones, and those of evicted rows."""
         count, fresh = self._count, min(many, self._limit - self._count)
         if count + fresh > len(self._words):
@@ -364,7 +364,7 @@ class Table:
         if fresh == many:
             return np.arange(count, count + many)
         victims = self._victims(count, many - fresh, now, spared)
-        self._changing(victims)
+        self._before_change(victims)
         kernels.remove(self._index, self._words, self._column, victims)
         self.evicted += victims.size
         return np.append(np.arange(count, count + fresh), victims)
@@ -390,12 +390,12 @@ class Table:
         self._queue = queue[~gone]
         return queue[gone]
 
-    def _changing(self, slots: np.ndarray) -> None:
+    def _before_change(self, slots: np.ndarray) -> None:
         """Called before these records change; nothing to do in memory that goes with the process."""
 
     def _clear(self) -> None:
         """Forget all rows."""
-        self._changing(np.arange(self._count))
+        self._before_change(np.arange(self._count))
         self._count, self._queue = 0, self._queue[:0]
         self._index[:] = 0
 
@@ -403,13 +403,13 @@ class Table:
         """Move the rows to new arrays, each to the same slot."""
         if capacity > MOST_ROWS:
             raise BadOption(f"a table has room for at most {MOST_ROWS} rows, not {capacity}")
-        self._words = self._grown(capacity)
+        self._words = self._grow_records(capacity)
         self._rows = self._words.view(np.float32)
         index = np.zeros(int(capacity * SPARE) + 2, np.uint32)
-        kernels.enter(index, self._words, self._column, np.arange(self._count))
+        kernels.insert(index, self._words, self._column, np.arange(self._count))
         self._index = index
 
-    def _grown(self, capacity: int) -> np.ndarray:
+    def _grow_records(self, capacity: int) -> np.ndarray:
         """Room for so many records, with those that there are."""
         words = np.empty((capacity, self._width), np.uint32)
         if self._count:

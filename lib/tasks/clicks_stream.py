@@ -23,7 +23,7 @@ from numba import njit
 from numba.types import float64, int64, uint64
 
 from lib.options.checked import Count, Natural, NotNegative
-from lib.store.kernels import GOLDEN, mix
+from lib.store.kernels import GOLDEN, mix_bits
 from lib.streams import key, stream, uniform
 from lib.tasks.sampling import alias_table, pick
 
@@ -129,7 +129,7 @@ class ClickStream(ClickDistribution):
     def _sample(self, truth: Teacher, size: int, seed: int, first: int, part: object) -> Clicks:
         rows, pooling, columns = self._columns
         numbers = self._uniform(seed, part, first, (size, columns))
-        return Clicks(*_fill(numbers, *_tables(self.sizes, self.exponent), rows, pooling, *truth))
+        return Clicks(*_fill_samples(numbers, *_alias_tables(self.sizes, self.exponent), rows, pooling, *truth))
 
     def _uniform(self, seed: int, part: object, first: int, shape: tuple[int, int]) -> np.ndarray:
         """The uniform random numbers that decide each sample."""
@@ -148,7 +148,7 @@ class ClickStream(ClickDistribution):
 
 
 @functools.lru_cache(maxsize=4)
-def _tables(sizes: tuple[int, ...], exponent: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _alias_tables(sizes: tuple[int, ...], exponent: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The alias tables, concatenated, and where each field's begins and ends; fields of one size share a table."""
     distinct = list(dict.fromkeys(sizes))
     tables = [alias_table(size, exponent) for size in distinct]
@@ -199,7 +199,7 @@ def bias_for_rate(logits: np.ndarray, rate: float) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill(uniform, keep, alias, tables, rows, pooling, first, factors, linear, bias):
+def _fill_samples(uniform, keep, alias, tables, rows, pooling, first, factors, linear, bias):
     size, columns = uniform.shape
     rank, numeric, slots = factors.shape[1], len(linear), pooling.sum()
     ids = np.empty((size, slots), np.int64)
@@ -257,5 +257,5 @@ def _hashed(key, place, samples, columns):
     for n in range(samples):
         for column in range(columns):
             state += GOLDEN
-            numbers[n, column] = (mix(state) >> np.uint64(11)) * 2.0**-53
+            numbers[n, column] = (mix_bits(state) >> np.uint64(11)) * 2.0**-53
     return numbers

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.cluster.base import nbytes
-from lib.device_array import DeviceArray, native, uploaded
+from lib.device_array import DeviceArray, to_native, upload_array
 from lib.errors import BadOption
 from lib.store.device import Transfers
 from lib.store.kernels import unique
@@ -62,7 +62,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Copy the batch to a device as tensors; the ids stay on the host, where the store is."""
-        return self.map(partial(uploaded, device=torch.device(device)))
+        return self.map(partial(upload_array, device=torch.device(device)))
 
     def parts(self, size: int) -> Iterator[Batch]:
         """Yield the samples in batches of at most `size`, to bound the memory; each sample must have its own places."""
@@ -114,7 +114,7 @@ def pool(batch: Batch, rows: Mapping[str, Tensor], pooling: Pooling) -> tuple[Ba
     return replace(batch, where=where), blocks
 
 
-_starts = functools.cache(lambda sizes, device: uploaded(np.array([0, *accumulate(sizes)][:-1]), device))
+_starts = functools.cache(lambda sizes, device: upload_array(np.array([0, *accumulate(sizes)][:-1]), device))
 """Uploaded once: a step that is captured as a CUDA graph may not upload."""
 
 
@@ -201,7 +201,7 @@ class FlatModel:
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu", pooling: Pooling | None = None):
         """`pooling`: the columns of a batch that are summed before the module sees them."""
         self.device, self._pooling = torch.device(device), pooling or {}
-        self._transfers, self._upload = Transfers(self.device), partial(uploaded, device=self.device)
+        self._transfers, self._upload = Transfers(self.device), partial(upload_array, device=self.device)
         self.module = module.to(self.device, torch.float32)
         parameters = list(self.module.parameters())
         running = running_statistics(self.module)
@@ -263,9 +263,9 @@ class FlatModel:
         sent = {f"/{table}": there.rows[table] for table in down} | {"loss": there.loss, "finite": there.finite()}
         if batch.labels is not None or self.device.type == "cpu":
             sent["scores"] = there.scores
-        came = self._transfers.down(sent).on_host()
+        came = self._transfers.download(sent).on_host()
         scores = came["scores"].numpy() if "scores" in came else None
-        of_rows = {table: native(came.get(f"/{table}", gradient)) for table, gradient in there.rows.items()}
+        of_rows = {table: to_native(came.get(f"/{table}", gradient)) for table, gradient in there.rows.items()}
         return replace(there, loss=came["loss"].item(), rows=of_rows, scores=scores, sound=bool(came["finite"]))
 
     def launch(
@@ -328,7 +328,7 @@ CAPTURING = threading.Lock()
 """Held during a capture, which begins with a wait for the whole device: that is an error while another one is under way."""
 
 
-def room(rows: int) -> int:
+def padded_size(rows: int) -> int:
     """The smallest bucket that is larger than so many rows, by an eighth of them or by one; there are eight between a number and
     its double. So each step has padding, and the first replay shows whether the model reads it."""
     step = max(1, 2 ** rows.bit_length() // 16)
@@ -348,7 +348,7 @@ class CapturedModel(FlatModel):
         self._steps: dict[tuple, Callable[..., StepResult] | None] = {}
 
     def launch(self, batch: Batch, rows: Mapping[str, Tensor], *buckets: Any) -> StepResult:
-        form = batch.size, *(each.shape for each in batch.arrays), *(room(len(each)) for each in rows.values())
+        form = batch.size, *(each.shape for each in batch.arrays), *(padded_size(len(each)) for each in rows.values())
         if step := self._steps.get(form):
             return step(batch, rows, *buckets)
         start, again = self.vector.clone(), form in self._steps
@@ -363,7 +363,9 @@ class CapturedModel(FlatModel):
         """
         held = replace(batch.map(torch.clone), index=-1, day=-1, ids={})
         # A model that reads more than its batch's rows gives NaN.
-        padded = {name: each.new_full((room(len(each)), each.shape[1]), torch.nan) for name, each in rows.items()}
+        padded = {
+            name: each.new_full((padded_size(len(each)), each.shape[1]), torch.nan) for name, each in rows.items()
+        }
         run = partial(super().launch, held, padded)
 
         def step(batch: Batch, rows: Mapping[str, Tensor], buckets: Any = (), on_bucket: Any = None) -> StepResult:
@@ -376,7 +378,7 @@ class CapturedModel(FlatModel):
             of_rows = {name: out.rows[name][: len(each)].clone() for name, each in rows.items()}
             copies = {name: part if part is None else part.clone() for name, part in parts.items()}
             for number, bucket in enumerate(buckets if on_bucket else ()):
-                on_bucket(number, native(copies["dense"][bucket]).copy())
+                on_bucket(number, to_native(copies["dense"][bucket]).copy())
             return replace(out, rows=of_rows, captured=True, **copies)
 
         try:
@@ -435,7 +437,7 @@ def _bucket_hooks(
     def report_until(end: int) -> None:
         nonlocal reported
         for k in range(reported, end):
-            on_bucket(k, native(gradient[buckets[k]]).copy())
+            on_bucket(k, to_native(gradient[buckets[k]]).copy())
         reported = max(reported, end)
 
     def count(owner: int, _: nn.Parameter) -> None:

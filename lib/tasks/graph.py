@@ -93,7 +93,7 @@ class Graph:
         Neighbours are those of the training triples, without directions or relations. The places after an entity's neighbours
         repeat the entity itself.
         """
-        return _sample(entities, generator.random((len(entities), count)), *self._adjacency)
+        return _sample_without_replacement(entities, generator.random((len(entities), count)), *self._adjacency)
 
     @functools.cached_property
     def _adjacency(self) -> tuple[np.ndarray, np.ndarray]:
@@ -111,10 +111,12 @@ class Graph:
         uniform = generator.integers(self.nodes, size=count - ends)
         if not ends:
             return uniform
-        return np.concatenate((uniform, self._ends[generator.integers(len(self._ends), size=ends)]))
+        return np.concatenate(
+            (uniform, self._entities_of_triples[generator.integers(len(self._entities_of_triples), size=ends)])
+        )
 
     @functools.cached_property
-    def _ends(self) -> np.ndarray:
+    def _entities_of_triples(self) -> np.ndarray:
         return np.ascontiguousarray(self.train[:, [0, 2]]).ravel()
 
 
@@ -194,7 +196,7 @@ def _tails(entities: np.ndarray, queries: np.ndarray, uniform: np.ndarray) -> np
 
 
 @numba.njit(cache=True, nogil=True)
-def _sample(entities, uniform, others, first):
+def _sample_without_replacement(entities, uniform, others, first):
     size, count = uniform.shape
     chosen, degrees = np.empty((size, count), np.int64), np.empty(size, np.int64)
     places = np.empty(count, np.int64)
@@ -405,7 +407,7 @@ class LinkPrediction(GraphDistribution, Workload):
     @property
     def graph(self) -> Graph:
         """Training and held-out triples."""
-        return read_graph(self.data, self.held_out) if self.data else draw_graph(self._plan)
+        return read_graph(self.data, self.held_out) if self.data else draw_graph(self._distribution)
 
     @property
     def _model_class(self) -> type[DistMult]:
@@ -416,7 +418,7 @@ class LinkPrediction(GraphDistribution, Workload):
         return issubclass(self._model_class, GraphSage)
 
     @functools.cached_property
-    def _plan(self) -> GraphDistribution:
+    def _distribution(self) -> GraphDistribution:
         return self.build_stream(GraphDistribution)
 
 

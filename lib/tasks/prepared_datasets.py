@@ -174,24 +174,24 @@ class PreparedClickStream(PreparedClicks):
             test_days = {last: (train_days[last], sizes[last])}
         self._test_days = test_days
         self._days = list(train_days)
-        self._starts = _starts([train_days[day] for day in self._days])
+        self._stretch_bounds = _stretch_bounds([train_days[day] for day in self._days])
 
     @property
     def samples(self) -> int:
         """Training samples."""
-        return int(self._starts[-1])
+        return int(self._stretch_bounds[-1])
 
     def day(self, place: int) -> int:
         """The day of a place in the endless stream; days continue over the epochs."""
         epoch, within = divmod(place, self.samples)
-        return epoch * len(self._days) + _stretch(self._starts, within)[0]
+        return epoch * len(self._days) + _find_stretch(self._stretch_bounds, within)[0]
 
     def train(self, place: int, size: int, seed: int) -> Clicks:
         """Samples from a place of the stream on."""
         pieces = []
         while size:
             epoch, within = divmod(place, self.samples)
-            at, first, last = _stretch(self._starts, within)
+            at, first, last = _find_stretch(self._stretch_bounds, within)
             take = min(size, last - within)
             rows = _shuffled_rows(last - first, seed, epoch, self._days[at], within - first, within - first + take)
             pieces.append(self._read(self._days[at], rows, stream(seed, "passed", place)))
@@ -201,7 +201,7 @@ class PreparedClickStream(PreparedClicks):
     def day_begins(self, day: int) -> int:
         """The first place of a day."""
         epoch, within = divmod(day, len(self._days))
-        return epoch * self.samples + int(self._starts[within])
+        return epoch * self.samples + int(self._stretch_bounds[within])
 
     def held_out(self, most: int, day: int | None = None) -> Clicks:
         """At most so many samples for an evaluation, evenly spread over the test days, or over one day of the first epoch."""
@@ -234,19 +234,19 @@ def _shuffled_rows(rows: int, seed: int, epoch: int, day: int, start: int, stop:
     order, starts = _blocks(rows, seed, epoch, day)
     found = []
     while start < stop:
-        at, first, end = _stretch(starts, start)
+        at, first, end = _find_stretch(starts, start)
         inside = _within_block(end - first, seed, epoch, day, int(order[at]))
         found.append(int(order[at]) * _BLOCK + inside[start - first : stop - first])
         start = end
     return np.concatenate(found)
 
 
-def _starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
+def _stretch_bounds(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
     """Where consecutive stretches of these sizes begin, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(sizes)))
 
 
-def _stretch(starts: np.ndarray, place: int) -> tuple[int, int, int]:
+def _find_stretch(starts: np.ndarray, place: int) -> tuple[int, int, int]:
     """The stretch in which a place lies, its first place, and the place after its last."""
     at = int(np.searchsorted(starts, place, side="right")) - 1
     return at, int(starts[at]), int(starts[at + 1])
@@ -255,7 +255,7 @@ def _stretch(starts: np.ndarray, place: int) -> tuple[int, int, int]:
 @functools.lru_cache(maxsize=8)
 def _blocks(rows: int, seed: int, epoch: int, day: int) -> tuple[np.ndarray, np.ndarray]:
     order = stream(seed, "blocks", epoch, day).permutation(-(-rows // _BLOCK))
-    return order, _starts(np.minimum(_BLOCK, rows - order * _BLOCK))
+    return order, _stretch_bounds(np.minimum(_BLOCK, rows - order * _BLOCK))
 
 
 @functools.lru_cache(maxsize=32)

@@ -166,7 +166,7 @@ class NextItem(Workload):
         batch = held_out.batch.to(rows[ITEM].device)
         items = rows[ITEM][batch.where[ITEM]].unflatten(0, (batch.size, -1))
         scores = torch.linalg.vecdot(model.users(batch, rows).unsqueeze(1), items).cpu().numpy()
-        above = _above(scores)
+        above = _share_below(scores)
         return {
             "auc": float(above[:, 0].mean()),
             "expected_auc": _expected(above, held_out.truth),
@@ -203,10 +203,10 @@ def _evaluation(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers
     raw = {TABLE: _places(group, past), ITEM: items.ravel()}
     batch = Batch.of(index=0, day=day, size=size, raw=raw, features={"behaviours": past.behaviours})
     truth /= truth.sum(1, keepdims=True)
-    return _HeldOutUsers(batch, truth, _expected(_above(truth), truth))
+    return _HeldOutUsers(batch, truth, _expected(_share_below(truth), truth))
 
 
-def _above(scores: np.ndarray) -> np.ndarray:
+def _share_below(scores: np.ndarray) -> np.ndarray:
     """For each score the share of the others in its row that it is above; ties count half, and a nan is above nothing."""
     one, other = scores[:, :, None], scores[:, None, :]
     return ((one > other).sum(2) + 0.5 * ((one == other).sum(2) - (scores == scores))) / (scores.shape[1] - 1)

@@ -204,8 +204,8 @@ class BertQA(QuestionAnswering):
         self.bert = nn.Module()
         self.bert.embeddings = Embeddings(words, dim, length)
         self.bert.encoder = nn.Module()
-        self.bert.encoder.layer = nn.ModuleList(Layer(dim, heads, inner) for _ in range(layers))
-        self.qa_outputs = _empty(nn.Linear, dim, 2)
+        self.bert.encoder.layer = nn.ModuleList(EncoderLayer(dim, heads, inner) for _ in range(layers))
+        self.qa_outputs = _uninitialised(nn.Linear, dim, 2)
         initialise(self, dim, seed)
 
     def scores(self, tokens: Tensor, segments: Tensor, real: Tensor) -> Tensor:
@@ -220,9 +220,9 @@ class Embeddings(nn.Module):
 
     def __init__(self, words: int, dim: int, length: int):
         super().__init__()
-        self.word_embeddings = _empty(nn.Embedding, words, dim)
-        self.position_embeddings = _empty(nn.Embedding, length, dim)
-        self.token_type_embeddings = _empty(nn.Embedding, 2, dim)
+        self.word_embeddings = _uninitialised(nn.Embedding, words, dim)
+        self.position_embeddings = _uninitialised(nn.Embedding, length, dim)
+        self.token_type_embeddings = _uninitialised(nn.Embedding, 2, dim)
         self.LayerNorm = nn.LayerNorm(dim, eps=EPS)
 
     def forward(self, tokens: Tensor, segments: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ class Embeddings(nn.Module):
         return self.LayerNorm(self.word_embeddings(tokens) + places + self.token_type_embeddings(segments))
 
 
-class Layer(nn.Module):
+class EncoderLayer(nn.Module):
     """Attention and a two-layer network, each added to its input and then normalised."""
 
     def __init__(self, dim: int, heads: int, inner: int):
@@ -239,10 +239,10 @@ class Layer(nn.Module):
         self.attention = nn.Module()
         self.attention.self = nn.Module()
         for name in ("query", "key", "value"):
-            setattr(self.attention.self, name, _empty(nn.Linear, dim, dim))
+            setattr(self.attention.self, name, _uninitialised(nn.Linear, dim, dim))
         self.attention.output = Residual(dim, dim)
         self.intermediate = nn.Module()
-        self.intermediate.dense = _empty(nn.Linear, dim, inner)
+        self.intermediate.dense = _uninitialised(nn.Linear, dim, inner)
         self.output = Residual(inner, dim)
 
     def forward(self, states: Tensor, real: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ class Layer(nn.Module):
 class Residual(nn.Module):
     def __init__(self, inputs: int, dim: int):
         super().__init__()
-        self.dense = _empty(nn.Linear, inputs, dim)
+        self.dense = _uninitialised(nn.Linear, inputs, dim)
         self.LayerNorm = nn.LayerNorm(dim, eps=EPS)
 
     def forward(self, change: Tensor, states: Tensor) -> Tensor:
@@ -322,7 +322,7 @@ def initialise(model: nn.Module, dim: int, seed: int) -> None:
                 nn.init.zeros_(parameter)
 
 
-def _empty(kind: type[nn.Module], *sizes: int) -> nn.Module:
+def _uninitialised(kind: type[nn.Module], *sizes: int) -> nn.Module:
     """A layer without initial weights, which torch would draw from its global random stream."""
     return nn.utils.skip_init(kind, *sizes)
 
@@ -382,7 +382,7 @@ class Answers(Workload):
     def model(self, seed: int) -> QuestionAnswering:
         if self.weights:
             return PretrainedQA(self.weights)
-        words, length = self._sizes
+        words, length = self._vocabulary_and_length
         return BertQA(
             words=words,
             dim=self.dim,
@@ -402,7 +402,7 @@ class Answers(Workload):
 
     def work(self) -> Work:
         """Six operations for each parameter of the encoder and each place, and the attention's products."""
-        _, length = self._sizes
+        _, length = self._vocabulary_and_length
         layer = 12 * self.dim**2 + 2 * length * self.dim
         states = self.batch_size * length * self.dim * (1 + 12 * self.layers)
         flops = 6.0 * self.batch_size * length * self.layers * layer
@@ -456,7 +456,7 @@ class Answers(Workload):
         return Questions(tokens, segments, np.full(size, tokens.shape[1]), spans), np.where(twice, 0.5, 1.0)
 
     @property
-    def _sizes(self) -> tuple[int, int]:
+    def _vocabulary_and_length(self) -> tuple[int, int]:
         """Words of the vocabulary, and places of a sample."""
         if self.data:
             return len(_vocabulary(self)), self.length

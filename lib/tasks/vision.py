@@ -186,7 +186,7 @@ class WideResNet(Classifier):
         layers, inputs = [], 16
         for stage, outputs in enumerate((16 * width, 32 * width, 64 * width)):
             for block in range(blocks):
-                layers.append(Basic(inputs, outputs, stream, norm, stride=2 if stage and not block else 1))
+                layers.append(BasicBlock(inputs, outputs, stream, norm, stride=2 if stage and not block else 1))
                 inputs = outputs
         self.blocks = nn.Sequential(*layers)
         self.norm = norm(inputs)
@@ -197,7 +197,7 @@ class WideResNet(Classifier):
         return self.last(maps.mean((2, 3)))
 
 
-class Basic(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions, each after a normalisation and a ReLU, around an identity or a 1 x 1 convolution."""
 
     def __init__(self, inputs: int, outputs: int, stream: torch.Generator, norm: NormFactory, *, stride: int):

@@ -14,7 +14,7 @@ from torch import nn
 
 from lib.cluster.spec import Work
 from lib.errors import BadField, BadOption
-from lib.options.checked import Checked, Count, Positive, Share, shown
+from lib.options.checked import Checked, Count, Positive, Share, show_value
 from lib.options.registry import is_user_code, load_user_code
 from lib.store.optim import Optimizer
 from lib.tasks.flat_model import Batch, FlatModel, pool, tensor
@@ -169,7 +169,7 @@ def fresh_model(workload: Workload, seed: int) -> FlatModel:
     before = _global_streams()
     module = workload.model(seed)
     if not isinstance(module, torch.nn.Module):
-        raise BadOption(f"{workload.title}: model must return a torch.nn.Module, not {shown(module)}")
+        raise BadOption(f"{workload.title}: model must return a torch.nn.Module, not {show_value(module)}")
     model = FlatModel(module)
     if _global_streams() != before and not torch.equal(model.vector, FlatModel(workload.model(seed)).vector):
         raise BadOption(
@@ -190,7 +190,7 @@ def draw_batch(
         problem = f"ran dry: {error!r}; a stream has no end: begin it again, or train with samples={first}"
         raise _bad_draw(workload, first, size, problem) from error
     if not isinstance(batch, Batch):
-        problem = f"must return a Batch, as Batch.of(...) makes one, not {shown(batch)}"
+        problem = f"must return a Batch, as Batch.of(...) makes one, not {show_value(batch)}"
     elif batch.size != size or (batch.labels is not None and len(batch.labels) != size):
         labels = "no" if batch.labels is None else len(batch.labels)
         problem = f"returned a batch of size {batch.size} with {labels} labels"
@@ -229,7 +229,7 @@ def evaluate(
         hook.remove()
     if not isinstance(metrics, Mapping) or not all(isinstance(value, Real) for value in metrics.values()):
         right = "metrics by name, as {'auc': 0.7}"
-        raise BadOption(f"{workload.title}: evaluate must return {right}, not {shown(metrics)}")
+        raise BadOption(f"{workload.title}: evaluate must return {right}, not {show_value(metrics)}")
     return dict(metrics)
 
 

@@ -22,17 +22,17 @@ from annotated_types import Le
 from lib import paths
 from lib.cluster.base import Cluster
 from lib.drivers.checkpoints import CheckpointFolder
-from lib.drivers.plan import Plan, stretches
+from lib.drivers.plan import Plan, split_batches
 from lib.drivers.server_worker import MOST_EMBEDDING_WORKERS
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, Share, checked
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
-from lib.results.key import describe, files, key, plain
+from lib.results.key import describe, file_digests, key, plain
 from lib.results.outcome import Outcomes
 from lib.results.provenance import machine
 from lib.results.run import Run
-from lib.seeds import not_sealed
+from lib.seeds import check_not_sealed
 from lib.store.spec import RowStore
 from lib.tasks import prepared_datasets
 from lib.tasks.workload import Workload
@@ -169,7 +169,7 @@ class Job:
             and (cluster.clock, cluster.device) == ("virtual", "cpu")
         ):
             cluster = replace(cluster, device=device)
-        seed = not_sealed(checked(Natural, seed, "train", "seed"))
+        seed = check_not_sealed(checked(Natural, seed, "train", "seed"))
         if samples is not None:
             workload = replace(workload, samples=checked(Count, samples, "train", "samples"))
         staged_run = _staged_run(workload, protocol, cluster, seed, settings, start)
@@ -177,7 +177,7 @@ class Job:
             "workload": describe(workload),
             "protocol": describe(protocol),
             "cluster": describe(cluster),
-            **({"files": read} if (read := files(workload)) else {}),
+            **({"files": read} if (read := file_digests(workload)) else {}),
             "seed": seed,
             **settings.identity,
             **({"start": {"digest": start.digest, "place": staged_run.plan.first}} if start else {}),
@@ -219,7 +219,7 @@ class Job:
         if not (self.settings.save or self.settings.checkpoint_every):
             return self._train(progress)
         paths.check_writable(paths.runs() if self.settings.save else paths.reports())
-        with paths.held(self.key):
+        with paths.exclusive_lock(self.key):
             return self.load_saved() or self._train(progress)
 
     def _train(self, progress: Callable[[int], None]) -> Run:
@@ -313,7 +313,7 @@ def _staged_run(
     if settings.accesses and all(phase.protocol.dense.family != "pipeline" for phase in schedule.phases):
         raise BadOption("train: accesses to rows are noted by pipelines, and no protocol is one; leave accesses out")
     if settings.partitions:
-        stretches(1, workers, settings.partitions)
+        split_batches(1, workers, settings.partitions)
     for phase in schedule.phases:
         _check_phase(phase, workload, cluster, workers, settings)
     if isinstance(schedule, Choice) and settings.feed not in ("rule", "queue"):
@@ -388,11 +388,13 @@ def _first_sample(start: Run, workload: Workload) -> int:
 def _check_phase(phase: Phase, workload: Workload, cluster: Cluster, workers: int, settings: Options) -> None:
     protocol, bounds = phase.protocol, ("max_rows", "shared_memory", "mapped", "journal")
     if not workload.tables():
-        settings.store.only((), f"{workload.name!r} has no tables")
+        settings.store.refuse_other_options((), f"{workload.name!r} has no tables")
     elif protocol.dense.family == "pipeline":
-        settings.store.only(bounds, f"{protocol.name} has one host store, and sends rows with their state")
+        settings.store.refuse_other_options(
+            bounds, f"{protocol.name} has one host store, and sends rows with their state"
+        )
     elif protocol.sparse.family == "replica":
-        settings.store.only(bounds, f"{protocol.name} keeps rows with each worker, and none travel")
+        settings.store.refuse_other_options(bounds, f"{protocol.name} keeps rows with each worker, and none travel")
     elif settings.store.pooling == "server" and not workload.bags():
         raise BadOption(f"store.pooling would change nothing: no field of {workload.name!r} has several ids")
     if settings.embedding_workers and not (workload.tables() and protocol.sparse.family == "server"):

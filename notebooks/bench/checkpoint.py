@@ -42,7 +42,7 @@ def attaching(rows: int) -> Iterator[dict]:
         size = table.nbytes / 1e9
         for what in ("re-attach", "re-attach and repair"):
             if what.endswith("repair"):
-                table.segment.keep(np.arange(rows // 70))  # no commit follows
+                table.segment.save_for_undo(np.arange(rows // 70))  # no commit follows
             table.close(remove=False)
             start = time.perf_counter()
             table = SharedTable(16, Adagrad(lr=0.1), name=name, **options)

@@ -18,7 +18,7 @@ from lib import Workload
 from lib.store.dense import DenseStore
 from lib.store.device import DeviceTable
 from lib.store.table import Table
-from lib.tasks.flat_model import CapturedModel, FlatModel, native, replay_of
+from lib.tasks.flat_model import CapturedModel, FlatModel, replay_of, to_native
 from notebooks.calibration import fidelity
 
 FIELDS, DIM, NUMBERS, HIDDEN, VOCABULARY = 26, 64, 13, (512, 256), 10_000
@@ -195,7 +195,7 @@ def _our_step(bench: Bench, batch: int, way: str) -> Callable[[], Any]:
     def step() -> None:
         drawn = next(batches)
         ids = drawn.ids[name]
-        model.load(native(dense.values))
+        model.load(to_native(dense.values))
         result = model.step(drawn, {name: table.pull(ids)})
         dense.apply(result.dense)
         table.push(ids, result.rows[name], 1, distinct=True)

@@ -105,13 +105,13 @@ class _Logging(Plan):
     nodes: list[str] = field(default_factory=list)
     """The node of the part that asked last for the start, with which it makes its store."""
 
-    def start(self, site: Site) -> np.ndarray:
+    def initial_parameters(self, site: Site) -> np.ndarray:
         self.nodes.append(site.node)
-        return super().start(site)
+        return super().initial_parameters(site)
 
-    def make(self, site: Site, index: int) -> Awaitable[Batch]:
+    def make_batch(self, site: Site, index: int) -> Awaitable[Batch]:
         self.events.append({"event": "batch", "node": site.node, "batch": index})
-        return super().make(site, index)
+        return super().make_batch(site, index)
 
     def dense_store(
         self, start: np.ndarray, device: Any = "cpu", trained: int | None = None, optimizer: Optimizer | None = None
@@ -129,8 +129,8 @@ class _LoggingStore(DenseStore):
         super().apply(grad, rate, where=where)
         self._log("step", gradient=_numbers(grad))
 
-    def move(self, before: np.ndarray, writes: int, after: np.ndarray) -> int:
-        since = super().move(before, writes, after)
+    def merge_change(self, before: np.ndarray, writes: int, after: np.ndarray) -> int:
+        since = super().merge_change(before, writes, after)
         self._log("mix")
         return since
 
@@ -174,7 +174,7 @@ def _logging(rule: Rule, events: list[dict[str, Any]]) -> Rule:
 
         def on_read(self, state, batch):
             state, admission = super().on_read(state, batch)
-            events.append({"event": "read", "batch": batch, "read": admission.seen})
+            events.append({"event": "read", "batch": batch, "read": admission.copy_with_version})
             return state, admission
 
     return Logging(**{each.name: getattr(rule, each.name) for each in fields(rule)})

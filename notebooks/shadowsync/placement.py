@@ -11,7 +11,7 @@ import numpy as np
 
 from lib import Node, VirtualCluster, Workload, streams
 from lib.drivers.plan import PROFILED
-from lib.store.rows import packed
+from lib.store.rows import pack_groups
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks import loads
 from notebooks.shadowsync import tasks
@@ -72,7 +72,7 @@ def predicted_imbalance(placement: str, servers: int, seed: int, tables: int) ->
 def later_imbalance(batches: int, servers: int, seed: int, tables: int, pooling: str) -> float:
     """The imbalance of later batches where that many were profiled, and rows are summed by the "server" or the "worker"."""
     task = workload(seed, tables)
-    placed = packed(_profile(task, seed, range(batches), pooling), servers, shift=FIELD_SHIFT)
+    placed = pack_groups(_profile(task, seed, range(batches), pooling), servers, shift=FIELD_SHIFT)
     return loads.imbalance(loads.look_ups(placed, servers, _looked_up(task, seed, LATER, pooling)))
 
 

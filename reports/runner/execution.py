@@ -51,7 +51,7 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     before, started = fingerprint(experiment, values), time.time()
     extra = {key: value for key, value in values.items() if key != "profile"}
     typed = command(experiment.name, profile, extra)
-    with paths.scratch(paths.check_writable(paths.reports()), "stage") as stage:
+    with paths.temporary_folder(paths.check_writable(paths.reports()), "stage") as stage:
         variables = {**os.environ, **paths.environment(), paths.STAGE: str(stage), paths.COMMAND: typed}
         variables["PYTHONPATH"] += f"{os.pathsep}{experiment.path.parent}"
         with environment(variables):

@@ -56,7 +56,7 @@ def run_together(
                         failures.append(str(failure))
                     progress.advance(1)
             except KeyboardInterrupt:
-                with paths.scratch(paths.reports(), "stage"):  # removes what the killed processes had begun
+                with paths.temporary_folder(paths.reports(), "stage"):  # removes what the killed processes had begun
                     raise
     return failures
 

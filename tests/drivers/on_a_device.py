@@ -14,7 +14,7 @@ from lib.cluster.base import Meeting
 from lib.cluster.local import LocalSite
 from lib.cluster.ray.cluster import RayCluster
 from lib.cluster.ray.node import RaySite, Start
-from lib.device_array import DeviceArray, native
+from lib.device_array import DeviceArray, to_native
 from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.trainer import Trainer
 from lib.errors import BadOption
@@ -33,7 +33,7 @@ from tests.training.test_checkpoints import train as stopped_or_whole
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 400}
 CLICKS = {"samples": 400, "batch_size": 16, "vocabulary": 40, "fields": 3, "hidden": (8,), "evaluation_samples": 50}
-HOT = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_run"), (Pipeline, "_update"))
+HOT = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_call_model"), (Pipeline, "_update"))
 
 
 @pytest.fixture(autouse=True)
@@ -121,9 +121,9 @@ def test_a_step_that_is_not_finite_changes_nothing_on_the_device():
 def test_a_merge_keeps_what_was_written_beside_it_on_the_device():
     """Steps of -0.1 while the vector, all 1, is being halved."""
     store = DenseStore(torch.ones(2), SGD(lr=0.1), device=elsewhere.DEVICE)
-    mine, writes = store.seen()
+    mine, writes = store.copy_with_version()
     store.apply(torch.ones(2).to(elsewhere.DEVICE))
-    assert store.move(mine, writes, 0.5 * mine) == 1
+    assert store.merge_change(mine, writes, 0.5 * mine) == 1
     np.testing.assert_allclose(store.pull(), 0.4, rtol=1e-6)
 
 
@@ -312,7 +312,7 @@ def test_workers_that_share_a_gpu_average_on_the_host(monkeypatch):
         monkeypatch.setattr(site, "group", lambda meeting: Group())
         return await site.mean(Meeting("all", (0, 1)), mine)
 
-    mine = native(torch.zeros(2).to(elsewhere.DEVICE))
+    mine = to_native(torch.zeros(2).to(elsewhere.DEVICE))
     found = asyncio.run(average(mine))
     assert isinstance(found, DeviceArray) and np.array_equal(np.asarray(found), [0.5, 0.5])
     assert np.array_equal(np.asarray(mine), [0, 0])

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import lib
 from lib import LocalCluster, VirtualCluster, workloads
 from lib.cluster.virtual import VirtualLoop
-from lib.drivers.plan import stretches
-from lib.drivers.record import PartLog, account
+from lib.drivers.plan import split_batches
+from lib.drivers.record import PartLog, check_batches_taken
 from lib.drivers.trainer import BatchSource, OwnBatches, WorkQueue, own_batches
 from lib.errors import BadOption, LockstepError
 
@@ -43,7 +43,7 @@ def feeds(kind, workers, batches, parts=()):
 def test_every_batch_is_taken_exactly_once_whoever_asks_when(kind, workers, batches, pauses, order, parts):
     shares = parts[:workers] if kind == "stream" and sum(parts[:workers]) else ()
     given, taken = feeds(kind, workers, batches, shares), []
-    end = workers * max(size for _, size in stretches(batches, workers, shares)) if kind != "queue" else batches
+    end = workers * max(size for _, size in split_batches(batches, workers, shares)) if kind != "queue" else batches
 
     async def drain():
         for until in [*sorted(min(pause, end) for pause in pauses), end]:
@@ -58,14 +58,14 @@ def test_every_batch_is_taken_exactly_once_whoever_asks_when(kind, workers, batc
             assert len(taken) <= until if kind != "split" else max(taken, default=0) < max(until, 1)
 
     asyncio.run(drain())
-    account(taken, batches)
+    check_batches_taken(taken, batches)
 
 
 def test_stretches_by_hand():
-    assert stretches(10, 3) == [(0, 3), (3, 4), (7, 3)]
-    assert stretches(10, 3, (1, 0, 4)) == [(0, 2), (2, 0), (2, 8)]
+    assert split_batches(10, 3) == [(0, 3), (3, 4), (7, 3)]
+    assert split_batches(10, 3, (1, 0, 4)) == [(0, 2), (2, 0), (2, 8)]
     with pytest.raises(BadOption, match="a share of 0 or more for each of the 3 workers"):
-        stretches(10, 3, (1, 2))
+        split_batches(10, 3, (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_stretches_by_hand():
 )
 def test_accounting_catches_what_is_lost_and_what_is_doubled(taken, sentence):
     if sentence is None:
-        assert account(taken, 3) is None
+        assert check_batches_taken(taken, 3) is None
     else:
         with pytest.raises(LockstepError, match=sentence):
-            account(taken, 3)
+            check_batches_taken(taken, 3)
 
 
 def consume(seconds_to_make, seconds_to_use, ahead, count=20):

@@ -25,8 +25,8 @@ def test_a_worker_dies_comes_back_and_is_waited_for_from_its_first_question_on()
 
 def test_what_is_of_an_earlier_life_is_told_by_the_life():
     assert Members.of(2).after(0, "dies").generations == (1, 0)
-    assert Members.of(2).heard(0, 3).after(0, "dies").generations == (4, 0)
-    assert Members.of(2).heard(1, 3).with_new_generations() == Members.of(2)
+    assert Members.of(2).with_generation(0, 3).after(0, "dies").generations == (4, 0)
+    assert Members.of(2).with_generation(1, 3).with_new_generations() == Members.of(2)
 
 
 def test_who_pauses_takes_part_and_may_be_left_out_until_the_cut():

@@ -281,7 +281,7 @@ def test_reading_and_updating_cost_the_numbers_that_they_touch():
     shard._store, shard.tables = RowStore(), {"t": Table(3, SGD(lr=1.0), seed=0)}
     shard.dense, shard._size = DenseStore(np.zeros(10, np.float32), SGD(lr=1.0)), 10
     ids = np.arange(5)
-    message = {"t": shard._store.ask(ids, ids, slice(None))}
+    message = {"t": shard._store.encode_request(ids, ids, slice(None))}
     assert shard.decode(message, whole=True)[1] == Work(bytes=8 * (3 * 5 + 10))
     assert shard.decode(message, whole=False)[1] == Work(bytes=8 * 3 * 5)
     gradient = SimpleNamespace(dense=np.zeros(10, np.float32), rows={"t": (ids, None)})

@@ -21,9 +21,9 @@ WHERE = {
     "a reader": (HostStore, "_read"),
     "its input": (workloads.get("kg-synthetic", **GRAPH).__class__, "draw"),
     "validation": (Pipeline, "_validate"),
-    "the device": (Trainer, "_run"),
+    "the device": (Trainer, "_call_model"),
     "the update": (Pipeline, "_update"),
-    "the way back": (Pipeline, "_receive"),
+    "the way back": (Pipeline, "_download_results"),
     "a writer": (HostStore, "_write"),
 }
 

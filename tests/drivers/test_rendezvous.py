@@ -41,7 +41,7 @@ class Peers(Handle):
             raise NodeLost(f"worker{self.exchanger.rank}")
         if method == "mix_round":
             return self.exchanger.current_round(*args)
-        return await self.exchanger.letter(*args)
+        return await self.exchanger.message_of_round(*args)
 
 
 class Clock:

@@ -90,8 +90,8 @@ def test_the_host_waits_for_nothing_until_a_batch_is_on_its_way_back(name, monke
 
         return inside
 
-    strict = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_run"), (Pipeline, "_update"))
-    others = ((Pipeline, "_receive"), (Pipeline, "_snapshot"), (DenseStore, "export"))
+    strict = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_call_model"), (Pipeline, "_update"))
+    others = ((Pipeline, "_download_results"), (Pipeline, "_snapshot"), (DenseStore, "export"))
     for owner, method in (*strict, *others):
         mode = "error" if (owner, method) in strict else None
         monkeypatch.setattr(owner, method, within(getattr(owner, method), mode))
@@ -122,12 +122,12 @@ def test_optimisers_step_there_as_on_the_cpu(optimizer):
     for step in range(20):
         gradient = rng.standard_normal(1000, np.float32)
         for store in stores:
-            seen = store.seen()
+            seen = store.copy_with_version()
             store.apply(gradient)
             if step % 10 == 5:
-                assert store.move(*seen, 0.5 * seen[0]) == 1
+                assert store.merge_change(*seen, 0.5 * seen[0]) == 1
     for device in ("cpu", "cuda"):
-        values, state = (torch.from_numpy(x.copy()).to(device) for x in (rows, optimizer.first_state(50, 8)))
+        values, state = (torch.from_numpy(x.copy()).to(device) for x in (rows, optimizer.initial_row_state(50, 8)))
         for gradient in np.random.default_rng(1).standard_normal((20, 50, 8), np.float32):
             optimizer.update(values, state, torch.from_numpy(gradient).to(device))
         blocks.append(values.cpu().numpy())

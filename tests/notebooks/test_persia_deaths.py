@@ -72,7 +72,7 @@ def test_readings_put_a_model_together_by_hand():
         *(np.concatenate([getattr(each, name) for each in (new, met)]) for name in ("ids", "values", "state", "stamps"))
     )
     back = deaths.restore_one_server({"t": old}, {"t": new})["t"]
-    owner = Uniform(shards=2).owner("t", np.arange(16))
+    owner = Uniform(shards=2).shard_of("t", np.arange(16))
     assert (np.diff(back.ids) > 0).all()
     values = dict(zip(back.ids.tolist(), back.values[:, 0].tolist(), strict=True))
     assert values == {each: 1 + owner[each] for each in range(16) if each < 8 or owner[each] == 1}

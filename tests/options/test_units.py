@@ -9,7 +9,7 @@ import pytest
 import lib
 from lib.errors import BadField, BadOption, UnknownOption, nearest
 from lib.options import units
-from lib.options.registry import notes
+from lib.options.registry import field_descriptions
 from lib.options.yaml_source import parse, read
 from tests.options.kinds import kinds
 
@@ -79,7 +79,7 @@ def test_every_option_whose_words_are_seconds_or_bytes_has_its_unit():
     missing = []
     for kind in kinds():
         hints = get_type_hints(kind, include_extras=True)
-        for name, text in notes(kind):
+        for name, text in field_descriptions(kind):
             measured = re.match(
                 r"(Mean |Most |Operations per )?(seconds?|bytes) |.*bytes per second", text, re.IGNORECASE
             )

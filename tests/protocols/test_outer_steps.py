@@ -264,7 +264,7 @@ def test_delayed_nesterov_is_the_paper_s_update_and_torch_s_at_every_step(every,
     drawn = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
     optimizer = DelayedNesterov(lr=0.3, momentum=momentum, every=every)
     values = torch.zeros(4)
-    state = optimizer.first_dense(values)
+    state = optimizer.initial_dense_state(values)
     for gradient in drawn:
         optimizer.step(values, state, torch.from_numpy(gradient))
     np.testing.assert_allclose(values, delayed_nesterov(drawn, 0.3, momentum, every), rtol=1e-5, atol=1e-6)
@@ -272,7 +272,7 @@ def test_delayed_nesterov_is_the_paper_s_update_and_torch_s_at_every_step(every,
         theirs = torch.nn.Parameter(torch.zeros(4))
         nesterov = torch.optim.SGD([theirs], lr=0.3, momentum=momentum, nesterov=momentum > 0, weight_decay=0.1)
         ours, decayed = torch.zeros(4), DelayedNesterov(lr=0.3, momentum=momentum, every=1, weight_decay=0.1)
-        state = decayed.first_dense(ours)
+        state = decayed.initial_dense_state(ours)
         for gradient in drawn:
             theirs.grad = torch.from_numpy(gradient.copy())
             nesterov.step()
@@ -290,7 +290,7 @@ def test_async_local_sgd_among_equals(workers, rounds, delay, servers):
     ours, final = replicas(workload := bowl(2 * rounds, workers), rule, workers)
     serial = Serial(workload, workers)
     fetched, centre, optimizer = serial.x.copy(), torch.tensor(serial.x[0]), DelayedNesterov(lr=0.7, every=delay)
-    state = optimizer.first_dense(centre)
+    state = optimizer.initial_dense_state(centre)
     for step in range(1, 2 * rounds + 1):
         serial.x -= RATE * serial.gradients(step - 1)
         for rank, row in enumerate(serial.x) if step % 2 == 0 else ():

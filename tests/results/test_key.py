@@ -25,14 +25,14 @@ CLICKS = {"workload": "criteo-deepfm", "protocol": "gba", "cluster": "virtual"}
 @pytest.fixture
 def edited(monkeypatch):
     """The key of `CLICKS` as if a file of lib read otherwise."""
-    parsed = naming._parsed
+    parsed = naming._syntax_hash
 
     def key(name, old, new):
         text = (naming.LIB / name).read_text(encoding="utf-8")
         assert old in text, f"{name} has changed; plant something else"
         found = naming._hash(naming.bare(text.replace(old, new)))
         with monkeypatch.context() as patched:
-            patched.setattr(naming, "_parsed", lambda path: found if path == naming.LIB / name else parsed(path))
+            patched.setattr(naming, "_syntax_hash", lambda path: found if path == naming.LIB / name else parsed(path))
             forget()
             return Job.of(**CLICKS).key
 
@@ -301,15 +301,15 @@ def test_a_large_file_is_known_by_its_size_and_its_time(tmp_path, monkeypatch):
     monkeypatch.setattr(naming, "LARGE", 1 << 10)
     path = tmp_path / "large"
     path.write_bytes(bytes(range(256)) * 8)
-    before = naming.content(path)
+    before = naming.content_digest(path)
     os.utime(path, ns=(time.time_ns(), time.time_ns() + 10**9))
-    assert naming.content(path) != before
+    assert naming.content_digest(path) != before
 
 
 def test_what_names_no_file_is_none():
     for table in (".", "/", "dlrm", "a warning that fills a line " * 10):  # the last is longer than any name may be
-        assert naming.files(Reading(table=table)) == {}
-    assert naming.content(Path("there is no such file")) == ""
+        assert naming.file_digests(Reading(table=table)) == {}
+    assert naming.content_digest(Path("there is no such file")) == ""
 
 
 def test_a_file_of_a_megabyte_is_known_by_its_bytes(tmp_path):
@@ -318,5 +318,5 @@ def test_a_file_of_a_megabyte_is_known_by_its_bytes(tmp_path):
     for byte in (b"a", b"b", b"a"):
         path.write_bytes(byte * 2**20)
         os.utime(path, ns=(when, when))
-        names.append(naming.content(path))
+        names.append(naming.content_digest(path))
     assert names[0] == names[2] != names[1]

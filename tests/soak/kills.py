@@ -222,7 +222,7 @@ def _left(reports: Path) -> Iterator[str]:
     """What is left behind once the work is done."""
     yield from map(str, [*(reports / "checkpoints").glob("*/*"), *(reports / "mapped").glob("*")])
     yield from (str(path) for path in reports.rglob(".*") if path.is_dir())
-    yield from (f"the segment {name}" for name in shared_memory.sweep())
+    yield from (f"the segment {name}" for name in shared_memory.remove_orphans())
 
 
 def _processes(reports: Path) -> list[int]:

@@ -111,7 +111,7 @@ def stirred(case: Case) -> Iterator[None]:
 
             stack.enter_context(patch.object(pipeline_loop, "HostStore", store))
         if "hesitation" in case:
-            stack.enter_context(patch.object(WallClockSite, "_inline", lambda self, work: False))
+            stack.enter_context(patch.object(WallClockSite, "_runs_inline", lambda self, work: False))
             locks = SimpleNamespace(Lock=partial(_Hesitant, case["hesitation"]), Condition=threading.Condition)
             stack.enter_context(patch.object(table, "threading", locks))
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())

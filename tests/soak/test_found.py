@@ -8,7 +8,7 @@ import yaml
 
 import lib
 from lib.cluster.virtual import VirtualLoop
-from lib.drivers.record import PartLog, settle
+from lib.drivers.record import PartLog, gradient_ledger
 from lib.errors import LockstepError
 from tests.soak.cases import WORKLOADS
 from tests.soak.checks import check
@@ -47,7 +47,7 @@ def test_nobody_is_left_with_an_answer_that_nobody_hears(monkeypatch):
 def test_a_gradient_that_is_used_twice_does_not_balance():
     record = PartLog("server0", None, used=[0, 1, 2, 1])
     with pytest.raises(LockstepError, match=r"server0 used the gradients of these batches more than once: \[1\]"):
-        settle([record])
+        gradient_ledger([record])
 
 
 def test_a_leg_goes_on_after_those_that_are_over():

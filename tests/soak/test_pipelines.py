@@ -68,7 +68,7 @@ def timestamps_are_compared_without_a_lock(write):
     return unlocked
 
 
-@fault("stamp without data", Cache, "room")
+@fault("stamp without data", Cache, "reserve_places")
 def the_counter_is_read_once_more_for_the_cache(room):
     return lambda self, ids, stamp: room(self, ids, stamp + 1)
 
@@ -82,12 +82,12 @@ def two_batches_read_the_counter_at_once(stamp):
     return again
 
 
-@fault("stale read", OAC, "stale")
+@fault("stale read", OAC, "stale_rows")
 def nothing_is_validated(stale):
     return lambda self, read, cached: np.zeros(len(read), bool)
 
 
-@fault("stale read", OAC, "stale")
+@fault("stale read", OAC, "stale_rows")
 def only_much_later_updates_are_validated(stale):
     return lambda self, read, cached: cached > read + 1
 
@@ -119,7 +119,7 @@ def ste_is_the_batchs_own_mft(on_read):
     return own
 
 
-@fault("stale read", Cache, "room")
+@fault("stale read", Cache, "reserve_places")
 def an_older_cache_entry_overwrites_a_newer(room):
     def back(self, ids, stamp):
         there = self.find(ids)[1] >= 0
@@ -172,7 +172,7 @@ def the_store_gives_what_is_to_come(read):
     return early
 
 
-@fault("stale read", Cache, "evict")
+@fault("stale read", Cache, "release_updates")
 def the_cache_forgets_all(evict):
     return lambda self, safe: evict(self, 10**6)
 

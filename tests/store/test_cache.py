@@ -24,10 +24,10 @@ def test_the_newest_rows_are_there_until_they_are_safe(calls):
     cache, updates, safe = Cache(2, torch.device("cpu")), {}, -1
     for stamp, (ids, lag) in enumerate(calls):
         ids = np.array(ids)
-        cache.room(ids, stamp).copy_(filled(ids, stamp))
+        cache.reserve_places(ids, stamp).copy_(filled(ids, stamp))
         updates[stamp] = ids
         before = len(cache)
-        gone = cache.evict(stamp - lag)
+        gone = cache.release_updates(stamp - lag)
         safe = max(safe, stamp - lag)
         kept = {when: each for when, each in updates.items() if when > safe}
         assert len(cache) == before - gone == sum(each.size for each in kept.values())
@@ -44,6 +44,6 @@ def test_room_is_used_again_and_the_index_forgets():
     cache = Cache(1, torch.device("cpu"))
     for stamp in range(200):
         ids = np.arange(10) + 10 * stamp
-        cache.room(ids, stamp)
-        cache.evict(stamp - 1)
+        cache.reserve_places(ids, stamp)
+        cache.release_updates(stamp - 1)
     assert len(cache) == 10 and len(cache._index) <= 30 and len(cache._rows) <= 40

@@ -40,7 +40,7 @@ def test_what_export_gave_continues_bit_for_bit(optimizer):
         resumed.load(saved)
         stepped(resumed, range(cut, 6))
         ours, theirs = resumed.export(), whole.export()
-        assert sorted(ours) == sorted(theirs) == sorted(["values", *optimizer.first_dense(torch.zeros(1))])
+        assert sorted(ours) == sorted(theirs) == sorted(["values", *optimizer.initial_dense_state(torch.zeros(1))])
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
@@ -138,30 +138,30 @@ def test_bad_arguments_are_named():
 def test_a_move_keeps_what_was_written_beside_it():
     """Half of the way to 10 from where it was seen; an update that came meanwhile is not undone."""
     store = DenseStore(np.float32([2, 4]), SGD(lr=1.0))
-    mine, writes = store.seen()
-    assert store.move(mine, writes, 0.5 * mine + 5) == 0
+    mine, writes = store.copy_with_version()
+    assert store.merge_change(mine, writes, 0.5 * mine + 5) == 0
     assert store.pull().tolist() == [6, 7]
-    mine, writes = store.seen()
+    mine, writes = store.copy_with_version()
     store.apply(np.float32([1, -1]))
     store.assign(store.pull() + 1)
-    assert store.move(mine, writes, 0.5 * mine + 5) == 2
+    assert store.merge_change(mine, writes, 0.5 * mine + 5) == 2
     assert store.pull().tolist() == [6 - 1 + 1 + 2, 7 + 1 + 1 + 1.5]
 
 
 def test_a_copy_is_good_until_somebody_writes():
     store = DenseStore(np.zeros(2, np.float32), SGD(lr=1.0))
-    before = store.seen()
-    assert store.seen(before)[0] is before[0]
+    before = store.copy_with_version()
+    assert store.copy_with_version(before)[0] is before[0]
     store.apply(np.ones(2, np.float32))
-    after, writes = store.seen(before)
+    after, writes = store.copy_with_version(before)
     assert after.tolist() == [-1, -1] and before[0].tolist() == [0, 0] and writes == before[1] + 1
 
 
 def test_who_stands_still_sees_the_vector_itself():
     store = DenseStore(np.zeros(2, np.float32), SGD(lr=1.0))
-    live, writes = store.still()
+    live, writes = store.view_with_version()
     store.apply(np.ones(2, np.float32))
-    assert live.tolist() == [-1, -1] and store.seen((live, writes))[0] is not live
+    assert live.tolist() == [-1, -1] and store.copy_with_version((live, writes))[0] is not live
 
 
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
@@ -172,11 +172,11 @@ def test_what_no_gradient_moves_lies_behind_what_the_optimiser_steps(optimizer):
     for seed in range(3):
         store.apply(vector(seed, 3))
         alone.apply(vector(seed, 3))
-    seen = store.seen()
-    store.shift(np.float32([1, -1]))
+    seen = store.copy_with_version()
+    store.shift_values(np.float32([1, -1]))
     assert store.pull()[:3].tolist() == alone.pull().tolist()
     np.testing.assert_array_equal(store.pull()[3:], start[3:] + np.float32([1, -1]))
-    assert store.seen(seen)[1] == seen[1] + 1
+    assert store.copy_with_version(seen)[1] == seen[1] + 1
     resumed = DenseStore(vector(9, 5), optimizer, trained=3)
     resumed.load(store.export())
     for each in (store, resumed):

@@ -68,7 +68,7 @@ def starting_rows(n=12):
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
 def test_slots_equal_torch_row_by_row(optimizer):
     start = starting_rows()
-    rows = np.hstack([start, optimizer.first_state(len(start), DIM)])
+    rows = np.hstack([start, optimizer.initial_row_state(len(start), DIM)])
     for touched, grads in irregular_steps(len(start), 60):
         optimizer.update_slots(rows, touched, grads)
     assert np.allclose(rows[:, :DIM], reference(optimizer, start), rtol=1e-6, atol=1e-6)
@@ -77,7 +77,7 @@ def test_slots_equal_torch_row_by_row(optimizer):
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
 def test_blocks_equal_torch_row_by_row(optimizer):
     start = starting_rows()
-    values, state = torch.tensor(start), torch.tensor(optimizer.first_state(len(start), DIM))
+    values, state = torch.tensor(start), torch.tensor(optimizer.initial_row_state(len(start), DIM))
     for touched, grads in irregular_steps(len(start), 60):
         block, block_state = values[touched], state[touched]
         optimizer.update(block, block_state, torch.tensor(grads))
@@ -96,7 +96,7 @@ ROWS_ONLY = [
 
 def by_hand(optimizer, start):
     """What torch.optim does not have, row by row in float64."""
-    values, state = start.astype(np.float64), optimizer.first_state(*start.shape).astype(np.float64)
+    values, state = start.astype(np.float64), optimizer.initial_row_state(*start.shape).astype(np.float64)
     for touched, grads in irregular_steps(len(start), 60):
         for row, grad in zip(touched, grads.astype(np.float64), strict=True):
             if isinstance(optimizer, SGD):
@@ -121,8 +121,8 @@ def by_hand(optimizer, start):
 @pytest.mark.parametrize("optimizer", ROWS_ONLY, ids=repr)
 def test_options_for_rows_equal_a_reference_by_hand(optimizer):
     start = starting_rows()
-    rows = np.hstack([start, optimizer.first_state(len(start), DIM)])
-    values, state = torch.tensor(start), torch.tensor(optimizer.first_state(len(start), DIM))
+    rows = np.hstack([start, optimizer.initial_row_state(len(start), DIM)])
+    values, state = torch.tensor(start), torch.tensor(optimizer.initial_row_state(len(start), DIM))
     for touched, grads in irregular_steps(len(start), 60):
         optimizer.update_slots(rows, touched, grads)
         block, block_state = values[touched], state[touched]
@@ -146,9 +146,9 @@ def test_every_width_sees_the_same_step(optimizer, dim):
     rng = np.random.default_rng(dim)
     start, grads = (rng.normal(0, 1, (40, dim)).astype(np.float32) for _ in range(2))
     slots = rng.permutation(40)[:30]
-    rows = np.hstack([start, optimizer.first_state(40, dim), np.full((40, 3), np.pi, np.float32)])
+    rows = np.hstack([start, optimizer.initial_row_state(40, dim), np.full((40, 3), np.pi, np.float32)])
     before = rows.copy()
-    values, state = torch.tensor(start[slots]), torch.tensor(optimizer.first_state(30, dim))
+    values, state = torch.tensor(start[slots]), torch.tensor(optimizer.initial_row_state(30, dim))
     for _ in range(3):
         optimizer.update_slots(rows, slots, grads[:30])
         optimizer.update(values, state, torch.tensor(grads[:30]))
@@ -161,7 +161,7 @@ def test_every_width_sees_the_same_step(optimizer, dim):
 @pytest.mark.parametrize("optimizer", [*ALL, *ROWS_ONLY], ids=repr)
 def test_a_mark_stamps_the_rows_and_the_order_of_slots_is_no_matter(optimizer):
     rng, columns = np.random.default_rng(0), optimizer.columns(DIM)
-    start = np.hstack([starting_rows(), optimizer.first_state(12, DIM), np.zeros((12, 2), np.float32)])
+    start = np.hstack([starting_rows(), optimizer.initial_row_state(12, DIM), np.zeros((12, 2), np.float32)])
     slots, grads = rng.permutation(12)[:7], rng.normal(0, 1, (7, DIM)).astype(np.float32)
     plain, sorted_ = start.copy(), start.copy()
     optimizer.update_slots(plain, slots, grads)
@@ -182,8 +182,8 @@ def test_a_bound_leaves_what_is_no_number():
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
 def test_dense_variant_equals_torch(optimizer, rate):
     ours, theirs = (torch.tensor(starting_rows().ravel()) for _ in range(2))
-    state = optimizer.first_dense(ours)
-    stepper = plain_torch(optimizer.at(rate), [theirs.requires_grad_()])
+    state = optimizer.initial_dense_state(ours)
+    stepper = plain_torch(optimizer.with_rate(rate), [theirs.requires_grad_()])
     rng = np.random.default_rng(2)
     for _ in range(60):
         theirs.grad = torch.tensor(rng.normal(0, 1, len(ours)).astype(np.float32))
@@ -208,7 +208,7 @@ assert "torch" in sys.modules and "torch._dynamo" not in sys.modules
 
 def test_one_step_by_hand():
     def step(optimizer, grad):
-        row = np.hstack([np.float32([[1.0]]), optimizer.first_state(1, 1)])
+        row = np.hstack([np.float32([[1.0]]), optimizer.initial_row_state(1, 1)])
         optimizer.update_slots(row, np.array([0]), np.float32([[grad]]))
         return row[0]
 

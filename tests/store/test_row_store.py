@@ -131,7 +131,7 @@ def test_groups_lie_on_one_server_or_are_packed():
         plan = Job.of("ctr-synthetic", "sync", "virtual", servers=3, store=RowStore(placement=placement), **SMALL)
         plan = plan.staged_run.plan
         batches = [plan.batch(index).ids["feature"] for index in range(8)]
-        owners = [plan.placement.owner("feature", ids) for ids in batches]
+        owners = [plan.placement.shard_of("feature", ids) for ids in batches]
         groups = {
             g: set(np.concatenate([o[ids >> 48 == g] for o, ids in zip(owners, batches, strict=True)]))
             for g in range(3)

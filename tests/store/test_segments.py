@@ -12,7 +12,7 @@ import pytest
 from lib.errors import BadOption, Damaged, LockstepError
 from lib.store import shared_memory
 from lib.store.optim import Adagrad
-from lib.store.shared_memory import Segment, folder_of, sweep
+from lib.store.shared_memory import Segment, folder_of, remove_orphans
 
 pytestmark = pytest.mark.usefixtures("own_memory")
 
@@ -73,13 +73,13 @@ class TestSegment:
 
     def test_what_is_kept_twice_goes_back_to_what_was_first(self):
         segment, slots = made(), np.arange(0, 40, 3)
-        segment.keep(slots)
+        segment.save_for_undo(slots)
         segment.words[slots] = 99
-        segment.keep(slots)
+        segment.save_for_undo(slots)
         segment.grow(500)[60:] = 7
         segment.close(remove=False)
         again = opened()
-        assert again.attached and again.repaired == 2 * slots.size and again.undo() == 0
+        assert again.attached and again.repaired == 2 * slots.size and again.roll_back() == 0
         assert again.counts == [50, -1, 0] and not again.words[:50].any()
         again.close()
 
@@ -125,17 +125,17 @@ def old(folder):
 class TestSweep:
     def test_segments_of_the_dead_are_swept(self):
         child = waiting()
-        assert sweep() == [], "its process lives"
+        assert remove_orphans() == [], "its process lives"
         killed(child)
-        assert sweep() == ["lockstep-test"] and not folder_of(NAME).exists()
+        assert remove_orphans() == ["lockstep-test"] and not folder_of(NAME).exists()
         made().close(remove=False)
-        assert sweep() == [], "this process lives"
+        assert remove_orphans() == [], "this process lives"
 
     def test_a_restarted_process_may_take_one_over(self):
         killed(waiting())
         segment = opened()
         assert segment.attached and segment.counts == [50, -1, 0]
-        assert sweep() == [], "it is this process's now"
+        assert remove_orphans() == [], "it is this process's now"
         segment.close()
 
     @pytest.mark.parametrize("content", [b"", b"lockseg", b"x" * 9000])
@@ -144,17 +144,17 @@ class TestSweep:
         folder = folder_of("broken")
         folder.mkdir(mode=0o700)
         (folder / "rows").write_bytes(content)
-        assert sweep() == []
+        assert remove_orphans() == []
         old(folder)
-        assert sweep() == ["lockstep-broken"]
+        assert remove_orphans() == ["lockstep-broken"]
         assert list(shared_memory._memory().iterdir()) == []
 
     def test_a_half_made_one_goes_after_a_minute(self):
         half = shared_memory._memory() / ".lockstep-abc"
         half.mkdir(mode=0o700)
-        assert sweep() == []
+        assert remove_orphans() == []
         old(half)
-        assert sweep() == [".lockstep-abc"]
+        assert remove_orphans() == [".lockstep-abc"]
 
     @pytest.mark.parametrize("kind", ["open folder", "link", "pipe", "file"])
     def test_what_another_user_may_have_planted_is_left_alone_and_never_opened(self, kind, tmp_path):
@@ -171,7 +171,7 @@ class TestSweep:
             else:
                 (folder / "rows").write_bytes(b"")
         old(folder) if kind != "pipe" else None
-        assert sweep() == []
+        assert remove_orphans() == []
         with pytest.raises(Damaged, match=r"private folder of this user|no regular file"):
             opened()
         assert os.path.lexists(folder)
@@ -203,7 +203,7 @@ class TestSweep:
     def test_a_sweep_keeps_nobody_from_opening_one(self):
         def sweeping():
             while True:
-                sweep()
+                remove_orphans()
 
         def make():
             for number in range(300):
@@ -229,7 +229,7 @@ class TestSweep:
 
         def sweeping():
             while True:
-                sweep()
+                remove_orphans()
 
         def disturb():
             while True:

@@ -16,7 +16,7 @@ from lib.errors import BadOption, Damaged
 from lib.store import kernels
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
-from lib.store.shared_memory import SharedTable, remove, sweep
+from lib.store.shared_memory import SharedTable, remove, remove_orphans
 from lib.store.table import Table
 from tests.store.test_segments import in_a_child, killed
 
@@ -130,7 +130,7 @@ def test_killed_at_any_moment_it_is_as_between_two_calls(name, limits):
 
 def test_killed_on_a_disk_it_is_as_between_two_calls(tmp_path):
     killed_again_and_again(lambda: shared("t", root=tmp_path), {}, 4)
-    assert sweep(tmp_path) == [], "this process had it last"
+    assert remove_orphans(tmp_path) == [], "this process had it last"
 
 
 @pytest.mark.parametrize("number", [10, 13, 15, 17, 41])
@@ -155,7 +155,7 @@ def test_killed_at_the_worst_moments(name, number, place):
     def work():
         table = shared(name)
         if place == "admission":
-            kernels.enter = die
+            kernels.insert = die
         elif place == "growth":
             Table._resize = die
         elif place == "half":
@@ -188,12 +188,12 @@ def test_a_call_that_fails_changes_nothing(name, monkeypatch):
     def broken(*args):
         raise MemoryError
 
-    for function in ("enter", "step"):
+    for function in ("insert", "step"):
         with monkeypatch.context() as patched:
             patched.setattr(kernels, function, broken)
             with pytest.raises(MemoryError):
                 table.push(np.arange(1000, 1400), np.ones((400, DIM), np.float32), 99)
-        table._adopt()  # its own undo needed the broken function too
+        table._attach_segment()  # its own undo needed the broken function too
         assert same(table, before)
     for each in (table, before):
         each.push(np.arange(1000, 1400), np.ones((400, DIM), np.float32), 99)
@@ -285,4 +285,4 @@ def test_without_a_journal_calls_meet_and_no_kill_is_survived(name):
     for journal in (True, False):
         with pytest.raises(Damaged, match="open without a journal when its process died"):
             shared(name, journal=journal)
-    assert sweep() == ["lockstep-test"]
+    assert remove_orphans() == ["lockstep-test"]

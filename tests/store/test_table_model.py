@@ -160,7 +160,7 @@ class SharedTableAgainstDictionary(TableAgainstDictionary):
 
     @rule(
         ids=IDS,
-        place=st.sampled_from([(kernels, "enter"), (kernels, "step"), (Segment, "commit")]),
+        place=st.sampled_from([(kernels, "insert"), (kernels, "step"), (Segment, "commit")]),
     )
     def kill(self, ids, place):
         self.table.close(remove=False)

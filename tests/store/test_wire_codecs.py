@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from lib.cluster.base import nbytes
 from lib.errors import BadOption
-from lib.store.spec import CODECS, HALF_MAX, Fp16, Fp32, Int8, ScaledFp16, _times
+from lib.store.spec import CODECS, HALF_MAX, Fp16, Fp32, Int8, ScaledFp16, _multiply
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150, database=None)
 MOST = np.finfo(np.float32).max
@@ -138,5 +138,5 @@ def test_memory_that_is_read_only_is_read(name, recwarn):
 @pytest.mark.parametrize("factor", [1e39, 1e-42, 3.0])
 def test_a_factor_that_float32_has_no_room_for_keeps_its_bits(factor):
     part = np.float32(1e-5 if factor > 1 else 1e5)
-    found = _times(np.full((1, 2), part, np.float32), np.array([factor])).numpy()
+    found = _multiply(np.full((1, 2), part, np.float32), np.array([factor])).numpy()
     assert found == pytest.approx(np.full((1, 2), np.float64(part) * factor), rel=1e-6)

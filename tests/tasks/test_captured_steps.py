@@ -11,14 +11,14 @@ import torch
 from lib import LocalCluster, VirtualCluster, protocols, train, workloads
 from lib.errors import BadOption
 from lib.tasks import flat_model
-from lib.tasks.flat_model import CapturedModel, FlatModel, room
+from lib.tasks.flat_model import CapturedModel, FlatModel, padded_size
 from tests import one_batch
 from tests.toys import clicks, diagonal
 
 
 def test_a_bucket_is_larger_than_what_it_is_for_by_at_most_an_eighth():
     rows = np.arange(5000)
-    rooms = np.array([room(int(each)) for each in rows])
+    rooms = np.array([padded_size(int(each)) for each in rows])
     assert (rooms > rows).all() and (rooms[8:] <= 9 / 8 * rows[8:]).all() and len({*rooms}) < 90
 
 

@@ -211,7 +211,7 @@ def train(workload, batches, size, seed=0):
     (table, spec), flat = next(iter(workload.tables().items())), FlatModel(workload.model(seed))
     dense, row, places = DenseStore(flat.vector, workload.dense_optimizer), workload.row_optimizer, {}
     store = np.zeros((40_000, spec.dim + row.columns(spec.dim)), np.float32)
-    store[:, spec.dim :] = row.first_state(len(store), spec.dim)
+    store[:, spec.dim :] = row.initial_row_state(len(store), spec.dim)
     store[:, : spec.dim] = np.random.default_rng(seed).uniform(-spec.scale, spec.scale, (len(store), spec.dim))
 
     def find(ids):

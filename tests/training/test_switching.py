@@ -5,7 +5,7 @@ import pytest
 
 import lib
 from lib import Phase, Schedule
-from lib.drivers.model_state import _anew, _average, _average_rows
+from lib.drivers.model_state import _average_arrays, _average_rows, _with_fresh_timestamps
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
@@ -234,12 +234,12 @@ def test_replicas_are_averaged_and_a_row_over_those_that_have_met_it():
 def test_timestamps_begin_anew():
     """A row that was updated is as old as the next protocol's beginning, and one that never was stays so."""
     ones = np.ones((3, 1), np.float32)
-    assert _anew(Rows(np.arange(3), ones, ones, np.array([-1, 0, 7]))).stamps.tolist() == [-1, 0, 0]
+    assert _with_fresh_timestamps(Rows(np.arange(3), ones, ones, np.array([-1, 0, 7]))).stamps.tolist() == [-1, 0, 0]
 
 
 def test_what_only_some_replicas_have_is_their_mean():
     exports = [{"values": np.float32([1, 2]), "step": np.float32([4])}, {"values": np.float32([3, 6])}]
-    joined = _average(exports)
+    joined = _average_arrays(exports)
     assert joined["values"].tolist() == [2, 4] and joined["step"].tolist() == [4]
 
 

@@ -21,7 +21,7 @@ import torch.distributed as distributed
 
 from lib.cluster.base import Cluster, Handle, Meeting, Retries
 from lib.cluster.local import MessageDelays, WallClockSite, sleep_until
-from lib.device_array import DeviceArray, native
+from lib.device_array import DeviceArray, to_native
 from lib.errors import BadOption, MemberLost, NodeLost, first_cause
 
 COLLECTIVE = timedelta(minutes=5)
@@ -207,7 +207,7 @@ class RaySite(WallClockSite):
         tensor = array.to(self._averaged_on, copy=isinstance(mine, DeviceArray))
         self.group(meeting).allreduce(tensor).wait()
         tensor.div_(len(meeting.members))
-        return native(tensor.to(self.device)) if isinstance(mine, DeviceArray) else tensor.cpu().numpy()
+        return to_native(tensor.to(self.device)) if isinstance(mine, DeviceArray) else tensor.cpu().numpy()
 
     def _gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         group = self.group(meeting)
