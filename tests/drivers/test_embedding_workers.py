@@ -201,7 +201,7 @@ def test_what_a_dead_one_held_is_abandoned_and_the_others_go_on(pace, many):
 
 @pytest.mark.parametrize("name", ["hybrid", "sync", "hop-bs", "gba", "all-reduce", "s-easgd", "frozen"])
 def test_the_books_balance_whoever_dies(name):
-    """`settle` looks into each part's book, and raises an error where one does not balance."""
+    """`gradient_ledger` looks into each part's book, and raises an error where one does not balance."""
     base = seconds(train(CLICKS, name))
     plan = (
         Failure(node="embedding*", kind="dies", every=base / 4, lasts=base / 9),
