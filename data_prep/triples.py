@@ -179,7 +179,7 @@ def synthetic_graph(full: tuple[int, int, int, int], rows: int, seed: int) -> tu
         scores = (drawn.entities[query] * drawn.relations[relation]) @ drawn.entities.T
         places.append(metrics.ranks(scores, target, drawn.true_answers(query, relation, side=side)))
     facts = {"seed": seed, "entities": plan.entities, "relations": plan.relations}
-    return drawn, facts | {"mrr_truth": metrics.ranking(np.concatenate(places))["mrr"]}
+    return drawn, facts | {"mrr_truth": metrics.ranking_metrics(np.concatenate(places))["mrr"]}
 
 
 def splits(drawn: Graph, held_out: int) -> dict[str, np.ndarray]:

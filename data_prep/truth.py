@@ -12,7 +12,7 @@ from lib.tasks import metrics
 
 def ceiling(labels: np.ndarray, logits: np.ndarray, days: np.ndarray) -> dict[str, Any]:
     """The metrics of the true logits, which no model can exceed but by luck, in all and by day."""
-    whole = metrics.clicks(labels, logits)
+    whole = metrics.click_metrics(labels, logits)
     by_day = [metrics.auc(labels[days == day], logits[days == day]) for day in range(int(days.max()) + 1)]
     return {"rows": len(labels), "rate": float(labels.mean()), "auc_ceiling": whole["auc"]} | {
         "auc_ceiling_of_days": by_day,

@@ -96,7 +96,7 @@ def test_what_a_killed_process_left_goes_with_the_next_scratch_and_nothing_else(
 import sys, time
 from pathlib import Path
 from lib import paths
-with paths.scratch(Path(sys.argv[1]), "stage") as place:
+with paths.temporary_folder(Path(sys.argv[1]), "stage") as place:
     (place / "half").write_text("written")
     print(place, flush=True)
     time.sleep(600)

@@ -185,7 +185,7 @@ class Site(ABC):
         its machine. Where all nodes share a process it is an object, made once by `make(None)`."""
 
     @abstractmethod
-    def progress(self, samples: int) -> None:
+    def report_progress(self, samples: int) -> None:
         """Report samples that were trained on since the last call: one more batch."""
 
 
@@ -301,7 +301,7 @@ class Cluster(Checked, ABC):
     step's memory for each shape, and is not run on a card yet. Without a CUDA device it gains nothing."""
 
     @classmethod
-    def owner(cls) -> str:
+    def error_label(cls) -> str:
         return f"{cls.name} cluster"
 
     def __post_init__(self):
@@ -344,9 +344,11 @@ class Cluster(Checked, ABC):
         try:
             kind = torch.device(self.device).type
         except RuntimeError as error:
-            raise BadOption(f"{self.owner()}: device {self.device!r} is none that torch knows") from error
+            raise BadOption(f"{self.error_label()}: device {self.device!r} is none that torch knows") from error
         if kind == "cuda" and not torch.cuda.is_available():
-            raise BadOption(f'{self.owner()}: torch sees no CUDA device for device="{self.device}"; use device="cpu"')
+            raise BadOption(
+                f'{self.error_label()}: torch sees no CUDA device for device="{self.device}"; use device="cpu"'
+            )
 
     def _check_node(self, where: str, name: str, *, many: bool = False) -> None:
         """Raise an error if there is no such node; `many`: "worker*" and "*" stand for several."""
@@ -357,9 +359,11 @@ class Cluster(Checked, ABC):
         if not known and name != ("*" if many else "master"):
             several = "worker* and the like" if many else "master"
             nodes = f"worker0 ..., server0 ..., sync0, reader0, embedding0, {several}"
-            raise BadOption(f"{self.owner()}: {where}: no node {name!r}; nodes are {nodes}")
+            raise BadOption(f"{self.error_label()}: {where}: no node {name!r}; nodes are {nodes}")
         if number.isdigit() and int(number) >= last[role]:
-            raise BadOption(f"{self.owner()}: {where}: no node {name!r}; the last {role} is {role}{last[role] - 1}")
+            raise BadOption(
+                f"{self.error_label()}: {where}: no node {name!r}; the last {role} is {role}{last[role] - 1}"
+            )
 
 
 def nbytes(message: Any) -> int:

@@ -150,7 +150,7 @@ class InProcessSite(Site):
             self.persistent_objects[key] = make(None)
         return self.persistent_objects[key]
 
-    def progress(self, samples: int) -> None:
+    def report_progress(self, samples: int) -> None:
         self.world.report(samples)
         if self.fails:
             schedule, now = self.world.failure_schedule, asyncio.get_running_loop().time()

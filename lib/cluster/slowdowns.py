@@ -104,11 +104,11 @@ class Slowdown(Checked, ABC):
 
     def scaled(self, scale: float) -> Self:
         """Return the same slowdown in a time that runs `scale` times as long: at 1e-4 a day lasts 8.64 s."""
-        scale = checked(Positive, scale, self.owner(), "scale")
+        scale = checked(Positive, scale, self.error_label(), "scale")
         return replace(self, **{name: _scaled(getattr(self, name), scale) for name in self.times})
 
     @classmethod
-    def owner(cls) -> str:
+    def error_label(cls) -> str:
         return f"slowdown {cls.name!r}" if hasattr(cls, "name") else "slowdown"
 
     @classmethod
@@ -298,18 +298,18 @@ class Diurnal(Slowdown):
     """Seconds of the day that are over when the run begins."""
 
     def __post_init__(self):
-        if self._width < SHORTEST:
+        if self._interval_seconds < SHORTEST:
             self._reject("period", f"at least {SHORTEST * len(self.curve):g} seconds for {len(self.curve)} shares")
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
         return SpeedIntervals(self._free_shares())
 
     def _free_shares(self) -> Iterator[tuple[float, float]]:
-        for place in count(math.floor(self.begin / self._width)):
-            yield self.curve[place % len(self.curve)], (place + 1) * self._width - self.begin
+        for place in count(math.floor(self.begin / self._interval_seconds)):
+            yield self.curve[place % len(self.curve)], (place + 1) * self._interval_seconds - self.begin
 
     @property
-    def _width(self) -> float:
+    def _interval_seconds(self) -> float:
         return self.period / len(self.curve)
 
 

@@ -71,9 +71,8 @@ def model_of(plan: Plan, records: Iterable[PartLog], place: int) -> ModelState:
         dense = _average_arrays([{**each.final["replica"], "values": each.snapshots[-1].dense[0]} for each in replicas])
         if plan.protocol.dense.statistics == "pooled":
             parameters = FlatModel(plan.workload.model(plan.seed)).size
-            dense["values"][parameters:] = pool_statistics(
-                [each.snapshots[-1].dense[0][parameters:] for each in replicas]
-            )
+            theirs = [each.snapshots[-1].dense[0][parameters:] for each in replicas]
+            dense["values"][parameters:] = pool_statistics(theirs)
         if plan.protocol.dense.model == "centre":
             dense["values"] = np.concatenate(centre)
         tables = plan.workload.tables()

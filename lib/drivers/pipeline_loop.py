@@ -88,10 +88,10 @@ class Pipeline(Part):
     async def run(self, until: int) -> None:
         """Train on all batches before `until`; at the end every row is in the host store."""
         async with asyncio.TaskGroup() as stages:
-            stages.create_task(self._read_all(until), name="readers")
-            stages.create_task(self._compute_all(), name="device")
+            stages.create_task(self._run_readers(until), name="readers")
+            stages.create_task(self._compute_batches(), name="device")
             for number in range(self._rule.writers):
-                stages.create_task(self._write_all(), name=f"writer {number}")
+                stages.create_task(self._write_batches(), name=f"writer {number}")
         for cache in self._caches.values():
             cache.release_updates(self._stamp - 1)
 
@@ -100,13 +100,13 @@ class Pipeline(Part):
         self.record.final = {"dense": {0: self._dense.export()}}
         return self.record
 
-    async def _read_all(self, until: int) -> None:
+    async def _run_readers(self, until: int) -> None:
         async with asyncio.TaskGroup() as readers:
             for number in range(self._rule.readers):
-                readers.create_task(self._reader(until), name=f"reader {number}")
+                readers.create_task(self._read_batches(until), name=f"reader {number}")
         await self._ready.put(None)
 
-    async def _reader(self, until: int) -> None:
+    async def _read_batches(self, until: int) -> None:
         while (index := await self._feed.take(until)) is not None:
             batch = await self._plan.make_batch(self._site, index)
             admission, rows, left = await self._store.read(index, batch.ids)
@@ -119,7 +119,7 @@ class Pipeline(Part):
             self.record.bytes["pull rows"] += nbytes
             await self._ready.put(InFlight(batch, admission, rows, nbytes, upload, versions))
 
-    async def _compute_all(self) -> None:
+    async def _compute_batches(self) -> None:
         while (work := await self._ready.get()) is not None:
             start, index = self._site.now(), work.batch.index
             # At worst validation replaces every row; an update reads, computes and writes each.
@@ -138,7 +138,7 @@ class Pipeline(Part):
         for _ in range(self._rule.writers):
             await self._done.put(None)
 
-    async def _write_all(self) -> None:
+    async def _write_batches(self) -> None:
         while (work := await self._done.get()) is not None:
             rows, loss, scores, sound = await self._site.launch(None, self._download_results, work)
             if self._trainer.note_result(work.batch, work.end, loss, scores, sound):

@@ -151,9 +151,7 @@ class ReplicaWorker(Part):
         if self._servers and not lingers:
             await self._servers.report_change(change)
 
-    async def set_live_parts(
-        self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None
-    ) -> None:
+    async def set_peers(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
         """Take note of the workers that live, and of the embedding workers."""
         self.exchanger.others = {rank: other.bind(self.site) for rank, other in others.items() if rank != self._rank}
         if embedding:
@@ -335,9 +333,8 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     check_plan(plan)
     # A workload without tables has nothing to keep on a server.
     on_servers = sparse.family == "server" and plan.workload.tables()
-    row_servers = (
-        await open_servers(world, plan.behind_embedding_workers, sparse, ("rows",), model) if on_servers else None
-    )
+    row_plan = plan.behind_embedding_workers
+    row_servers = await open_servers(world, row_plan, sparse, ("rows",), model) if on_servers else None
     rendezvous = await world.host(Rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
     data_service = await open_data_service(world, plan)

@@ -387,9 +387,7 @@ class ServerWorker(Part):
         for client in self._clients:
             await client.report_change("pauses" if until < self._plan.end else "leaves")
 
-    async def set_live_parts(
-        self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None
-    ) -> None:
+    async def set_peers(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
         """Take note of the embedding workers that live."""
         self._clients[-1].set_embedding_workers(embedding, patience)
 

@@ -127,17 +127,8 @@ class Trainer:
         """
         start, batch = self._site.now(), self._plan.with_summed_ids(batch) if self._plan.bags_summed_before else batch
         if early:
-            result = await self._site.compute_in_stages(
-                self._cost(batch),
-                early.shares,
-                early.provide_bucket,
-                self._compute,
-                "step",
-                batch,
-                dense,
-                rows,
-                early.buckets,
-            )
+            step = self._compute, "step", batch, dense, rows, early.buckets
+            result = await self._site.compute_in_stages(self._cost(batch), early.shares, early.provide_bucket, *step)
         else:
             result = await self._site.compute(self._cost(batch), self._compute, "step", batch, dense, rows)
         end = self._note_computation(batch, start, result)
@@ -172,7 +163,7 @@ class Trainer:
 
     def _note_computation(self, batch: Batch, start: float, result: StepResult) -> float:
         end = self._site.now()
-        self._site.progress(batch.size)
+        self._site.report_progress(batch.size)
         self.latest = Computation(self._rank, end - start, batch.size)
         self.record.add_span("compute", start, end, batch.index)
         self.record.ledger["issued"] += 1
@@ -181,10 +172,10 @@ class Trainer:
             self.record.extra["steps captured"] += result.captured
         return end
 
-    def _phantom_step(self, method: str, batch: Batch, dense: Any, _: Any, buckets=(), tell=None) -> StepResult:
+    def _phantom_step(self, method: str, batch: Batch, dense: Any, _: Any, buckets=(), on_bucket=None) -> StepResult:
         """What a timing run has for gradients."""
         for number, bucket in enumerate(buckets):
-            tell(number, phantom(bucket.stop - bucket.start))
+            on_bucket(number, phantom(bucket.stop - bucket.start))
         rows = {name: phantom(ids.size, self._plan.dims[name]) for name, ids in batch.ids.items()}
         return StepResult(loss=math.nan, dense=self._blank, rows=rows, scores=None, sound=True)
 

@@ -59,7 +59,7 @@ class Roster:
     async def on_return(self, rank: int, part: Handle) -> None:
         """A part is hosted again, and has not begun to work."""
 
-    async def announce_live_parts(self) -> None:
+    async def announce_peers(self) -> None:
         """Let the parts of the run know which others are up."""
 
     async def start(self, checkpoint: Checkpoint | None = None) -> None:
@@ -148,7 +148,7 @@ class Roster:
         part = await self._host(rank)
         await self.on_return(rank, part)
         self.handles = dict(sorted({**self.handles, rank: part}.items()))  # in the order of a run that resumes
-        await self.announce_live_parts()
+        await self.announce_peers()
         return True
 
     async def _handle_death(self, rank: int) -> None:
@@ -173,9 +173,9 @@ class Roster:
 class EmbeddingWorkers(Roster):
     """They serve while workers train."""
 
-    def __init__(self, world: World, plan: Plan, args: tuple, announce_live_parts: Callable[[], Awaitable[None]]):
+    def __init__(self, world: World, plan: Plan, args: tuple, announce_peers: Callable[[], Awaitable[None]]):
         super().__init__(world, plan, "embedding", plan.embedding_workers, EmbeddingWorker, args)
-        self.announce_live_parts, self._serving = announce_live_parts, False
+        self.announce_peers, self._serving = announce_peers, False
 
     def is_done(self) -> bool:
         return not self._serving
@@ -222,7 +222,7 @@ class Workers(Roster):
         joins again; `embedding`: what embedding workers are given."""
         super().__init__(world, plan, "worker", plan.workers, kind, args, model)
         self._dense, self._listeners = plan.protocol.dense, listeners
-        self._embedding = EmbeddingWorkers(world, plan, embedding, self.announce_live_parts)
+        self._embedding = EmbeddingWorkers(world, plan, embedding, self.announce_peers)
         self._calls_others = self._dense.family == "replica" and self._dense.exchange.meets_workers
         self._patience = world.cluster.patience if world.cluster.fails else None
         """Seconds of silence after which an embedding worker is taken for dead; None: no death is planned."""
@@ -249,7 +249,7 @@ class Workers(Roster):
     async def start(self, checkpoint: Checkpoint | None = None) -> None:
         await self._embedding.start(checkpoint)
         await super().start(checkpoint)
-        await self.announce_live_parts()
+        await self.announce_peers()
 
     async def run(self, until: int) -> None:
         """Let all workers train on the batches before `until`."""
@@ -277,7 +277,7 @@ class Workers(Roster):
 
     async def write_checkpoint(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """All workers know the parts that are up, as they will when a run resumes with these states."""
-        await self.announce_live_parts()
+        await self.announce_peers()
         return {**await super().write_checkpoint(place), **await self._embedding.write_checkpoint(place)}
 
     async def report(self, end: EvalPoint) -> list[PartLog]:
@@ -290,7 +290,7 @@ class Workers(Roster):
         await asyncio.sleep(after)
         await self._notify(rank, change)
         if self._calls_others:
-            await self.announce_live_parts()
+            await self.announce_peers()
 
     async def on_return(self, rank: int, part: Handle) -> None:
         copy = await self._copy()
@@ -302,11 +302,11 @@ class Workers(Roster):
         await part.take_over(step, copy, max(chain.from_iterable(taken), default=-1))
         self._training.add(rank)
 
-    async def announce_live_parts(self) -> None:
+    async def announce_peers(self) -> None:
         """Let all workers know which embedding workers are up, and which other workers, where they call each other."""
         if self._calls_others or self._embedding.names:
             others = {**self.handles} if self._calls_others else {}
-            await self.call_all("set_live_parts", others, {**self._embedding.handles}, self._patience)
+            await self.call_all("set_peers", others, {**self._embedding.handles}, self._patience)
 
     async def _notify(self, rank: int, change: str) -> list[int | None]:
         """The listeners' answers; embedding workers forget a dead worker's batches."""

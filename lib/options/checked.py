@@ -76,10 +76,10 @@ class Checked(metaclass=CheckedType):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _reject(self, field: str, right: str) -> None:
-        raise BadField(self.owner(), (field,), f" must be {right}, not {show_value(getattr(self, field))}")
+        raise BadField(self.error_label(), (field,), f" must be {right}, not {show_value(getattr(self, field))}")
 
     @classmethod
-    def owner(cls) -> str:
+    def error_label(cls) -> str:
         """What errors call it."""
         name = getattr(cls, "name", None)
         return name if isinstance(name, str) else cls.__name__.lower()
@@ -90,7 +90,7 @@ class Checked(metaclass=CheckedType):
         if not isinstance(data, Mapping):
             such = ", ".join(f"{field.name}: ..." for field in fields(cls)[:2])
             raise BadField(
-                cls.owner(), (), f" must be {cls.__name__}'s fields, such as {{{such}}}, not {show_value(data)}"
+                cls.error_label(), (), f" must be {cls.__name__}'s fields, such as {{{such}}}, not {show_value(data)}"
             )
         return cls(**check(cls, data, plain=True))
 
@@ -129,7 +129,7 @@ def to_plain(thing: Any) -> Any:
 def check(kind: type[Checked], options: Mapping[str, Any], plain: bool = False) -> dict[str, Any]:
     """Check some of a class's fields, and return them as their types want them; `plain` data must say units where a plain
     number is beyond sense."""
-    adapters, owner, result = _adapters(kind), kind.owner(), {}
+    adapters, owner, result = _adapters(kind), kind.error_label(), {}
     for name, value in options.items():
         if name not in adapters:
             raise BadField(kind.__name__, (name,), f": {kind.__name__} has no such field; {nearest(name, adapters)}")

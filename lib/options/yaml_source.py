@@ -67,7 +67,7 @@ def read(kind: type[Checked], data: Any, source: str | Path) -> Any:
     try:
         return kind.read(data)
     except BadField as error:
-        raise BadOption(f"{source}: {error.place or kind.owner()}{error.problem}") from error
+        raise BadOption(f"{source}: {error.place or kind.error_label()}{error.problem}") from error
     except BadOption as error:
         raise BadOption(f"{source}: {error}") from error
 

@@ -157,9 +157,8 @@ class Outcome:
         parts = self._snapshots_by_holder[whose]
         if whose == "average":
             # Only a rule that pools needs to know where the statistics begin.
-            parts = [
-                _average_replicas(parts, self._module.size if self.plan.protocol.dense.statistics == "pooled" else None)
-            ]
+            pooled_from = self._module.size if self.plan.protocol.dense.statistics == "pooled" else None
+            parts = [_average_replicas(parts, pooled_from)]
         if whose:
             parts = [*parts, *(each.snapshots for each in self._records if "rows" in each.final)]
         at = [{shot.point: shot for shot in part[:-1]} for part in parts]

@@ -53,7 +53,7 @@ class Optimizer(Checked, ABC):
     """torch.optim's names of the tensors that it keeps of each parameter's shape, in the order of a row's state."""
 
     @classmethod
-    def owner(cls) -> str:
+    def error_label(cls) -> str:
         return cls.__name__
 
     @classmethod

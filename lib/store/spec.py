@@ -334,10 +334,10 @@ class RowStore(Checked):
             raise BadOption("store.ids would change nothing: servers that pool are asked for sums; leave it out")
 
     @classmethod
-    def owner(cls) -> str:
+    def error_label(cls) -> str:
         return "store"
 
-    def refuse_other_options(self, options: Iterable[str], reason: str) -> None:
+    def allow_only(self, options: Iterable[str], reason: str) -> None:
         """An error if any other option is set: nothing would honour it, for this reason."""
         for option in (each.name for each in fields(self)):
             if option not in options and getattr(self, option) != getattr(RowStore(), option):

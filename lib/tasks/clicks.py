@@ -17,7 +17,7 @@ from lib.tasks.behaviours import BehaviourStream, Catalogue
 from lib.tasks.click_models import DIEN, DLRM, FFNN, TABLE, ClickModel, DeepFM, LightFM
 from lib.tasks.clicks_stream import FIELD_SHIFT, ClickDistribution, Clicks, ClickStream, HashedClicks, concatenate
 from lib.tasks.flat_model import Batch, share_ids
-from lib.tasks.layers import settle_norms
+from lib.tasks.layers import use_fixed_moments
 from lib.tasks.prepared_datasets import read_clicks
 from lib.tasks.workload import Network, TableSpec, Workload, build_network, dense_parameters, resolve_network
 
@@ -115,18 +115,18 @@ class ClickThrough(ClickDistribution, Workload):
         return Work(flops=flops, bytes=4.0 * 3 * (rows + dense_parameters(self)))
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
-        return _evaluation(self, seed, day).batch.ids
+        return _held_out_data(self, seed, day).batch.ids
 
     def evaluate(
         self, model: ClickModel, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """auc, logloss, ne and calibration; `auc_2`, ... for further labels. Of synthetic clicks, whose true probabilities are
         known, all of these also as `expected_auc`, ..., and `auc_ceiling`, the largest expected AUC of any scores."""
-        held_out = _evaluation(self, seed, day)
-        with settle_norms(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]):
+        held_out = _held_out_data(self, seed, day)
+        with use_fixed_moments(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]):
             logits = _logits(model, held_out.batch, rows)
         ceiling = {} if held_out.truth is None else {"auc_ceiling": held_out.ceiling}
-        return metrics.clicks(held_out.batch.labels, logits, held_out.truth) | ceiling
+        return metrics.click_metrics(held_out.batch.labels, logits, held_out.truth) | ceiling
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
         scores = self._model_class.logits(scores).astype(np.float64)
@@ -193,7 +193,7 @@ class _HeldOutClicks(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16)
-def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _HeldOutClicks:
+def _held_out_data(workload: ClickThrough, seed: int, day: int | None) -> _HeldOutClicks:
     end = workload.samples if day is None else workload.day_begins(day)
     if workload.data:
         clicks, truth, ceiling = workload.clicks.held_out(workload.evaluation_samples, day), None, math.nan
@@ -202,7 +202,7 @@ def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _HeldOutC
         day = workload.days if day is None else day
         clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, part=f"evaluation {day}")
         truth = 1 / (1 + np.exp(-clicks.logits))
-        batch, ceiling = _batch(clicks, index=0, day=day), metrics.clicks(truth, clicks.logits)["auc"]
+        batch, ceiling = _batch(clicks, index=0, day=day), metrics.click_metrics(truth, clicks.logits)["auc"]
     settling = []
     if workload._model_class.normed:
         starts = range(max(0, end - _NORM_SAMPLES), end, workload.batch_size)

@@ -111,12 +111,10 @@ class Graph:
         uniform = generator.integers(self.nodes, size=count - ends)
         if not ends:
             return uniform
-        return np.concatenate(
-            (uniform, self._entities_of_triples[generator.integers(len(self._entities_of_triples), size=ends)])
-        )
+        return np.concatenate((uniform, self._triple_ends[generator.integers(len(self._triple_ends), size=ends)]))
 
     @functools.cached_property
-    def _entities_of_triples(self) -> np.ndarray:
+    def _triple_ends(self) -> np.ndarray:
         return np.ascontiguousarray(self.train[:, [0, 2]]).ravel()
 
 
@@ -379,7 +377,7 @@ class LinkPrediction(GraphDistribution, Workload):
         return Work(flops=flops, bytes=4.0 * (3 * rows * self.dim + 6 * self.batch_size * self.negatives))
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
-        return {TABLE: _evaluation(self).ids}
+        return {TABLE: _held_out_data(self).ids}
 
     def evaluate(
         self, model: DistMult, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
@@ -389,7 +387,7 @@ class LinkPrediction(GraphDistribution, Workload):
         `mrr_truth` is the filtered MRR of the latent scores. It is no bound: it ignores that some entities are the head of
         more triples than others.
         """
-        vectors, judged = rows[TABLE], _evaluation(self)
+        vectors, judged = rows[TABLE], _held_out_data(self)
 
         def to_device(array: np.ndarray) -> torch.Tensor:
             return tensor(array).to(vectors.device)
@@ -438,7 +436,7 @@ class _HeldOutTriples(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)
-def _evaluation(workload: LinkPrediction) -> _HeldOutTriples:
+def _held_out_data(workload: LinkPrediction) -> _HeldOutTriples:
     """The held-out triples, the same for all seeds."""
     truth = workload.graph
     triples = truth.held_out
@@ -470,13 +468,13 @@ def _ranking(truth: Graph, judged: _HeldOutTriples, score: Score) -> dict[str, f
             raw.append(metrics.ranks(scores, places, np.broadcast_to(~judged.drawn, scores.shape)))
             known = truth.true_answers(query, relation, side=side, among=judged.candidates)
             filtered.append(metrics.ranks(scores, places, known | ~judged.drawn))
-    result = metrics.ranking(np.concatenate(filtered))
-    return result | {f"{name}_raw": value for name, value in metrics.ranking(np.concatenate(raw)).items()}
+    result = metrics.ranking_metrics(np.concatenate(filtered))
+    return result | {f"{name}_raw": value for name, value in metrics.ranking_metrics(np.concatenate(raw)).items()}
 
 
 @functools.lru_cache(maxsize=4)
 def _mrr_of_truth(workload: LinkPrediction) -> float:
-    truth, judged = workload.graph, _evaluation(workload)
+    truth, judged = workload.graph, _held_out_data(workload)
     assert isinstance(truth, SyntheticGraph)
 
     def score(entities: np.ndarray, relations: np.ndarray) -> np.ndarray:

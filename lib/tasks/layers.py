@@ -43,7 +43,7 @@ class Conv(nn.Conv2d):
 class Norm(nn.Module):
     """Batch normalisation without running statistics, so that a training step depends only on its arguments.
 
-    It normalises by the mean and variance of the batch; inside `settle_norms`, by those of the batches passed there.
+    It normalises by the mean and variance of the batch; inside `use_fixed_moments`, by those of the batches passed there.
     """
 
     def __init__(self, channels: int):
@@ -65,7 +65,7 @@ class Norm(nn.Module):
 
 
 @contextmanager
-def settle_norms(model: nn.Module, forward: Callable[[], object]) -> Iterator[None]:
+def use_fixed_moments(model: nn.Module, forward: Callable[[], object]) -> Iterator[None]:
     """A context in which each Norm uses fixed moments: those of the training batches that `forward()` passes through the model.
 
     These are the moments at the parameters that are evaluated, not an average over earlier parameters.

@@ -52,10 +52,11 @@ def calibration(labels: np.ndarray, probabilities: np.ndarray) -> float:
     return float(np.sum(probabilities)) / positives if positives else math.nan
 
 
-def clicks(labels: np.ndarray, logits: np.ndarray, truth: np.ndarray | None = None) -> dict[str, float]:
+def click_metrics(labels: np.ndarray, logits: np.ndarray, truth: np.ndarray | None = None) -> dict[str, float]:
     """auc, logloss, ne and calibration of binary labels predicted by logits, and `auc_2`, ... of further columns; with the true
     probabilities of the labels also `expected_auc`, ..., which have no noise of labels."""
-    expected = {} if truth is None else {f"expected_{name}": each for name, each in clicks(truth, logits).items()}
+    expected = {} if truth is None else click_metrics(truth, logits)
+    expected = {f"expected_{name}": each for name, each in expected.items()}
     columns = (np.atleast_2d(np.transpose(each)) for each in (labels, np.asarray(logits, np.float64)))
     (labels, logits), *others = zip(*columns, strict=True)
     with np.errstate(invalid="ignore"):  # a nan stays one, and shows in the result
@@ -88,7 +89,7 @@ def ranks(scores: np.ndarray, targets: np.ndarray, excluded: np.ndarray | None =
     return 1 + ahead + 0.5 * (candidates & equal).sum(1)
 
 
-def ranking(places: np.ndarray, at: Sequence[int] = (1, 3, 10)) -> dict[str, float]:
+def ranking_metrics(places: np.ndarray, at: Sequence[int] = (1, 3, 10)) -> dict[str, float]:
     """Mean reciprocal rank, and the share of ranks within each of `at`; nan without ranks."""
     if len(places) == 0:
         return {"mrr": math.nan, **{f"hits_{k}": math.nan for k in at}}

@@ -151,7 +151,7 @@ class NextItem(Workload):
         return Work(flops=3.0 * self.batch_size * flops, bytes=4.0 * 3 * (rows * self.dim + dense_parameters(self)))
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
-        return _evaluation(self, seed, day).batch.ids
+        return _held_out_data(self, seed, day).batch.ids
 
     def evaluate(
         self, model: YouTubeDNN, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
@@ -162,7 +162,7 @@ class NextItem(Workload):
         is the next one with its true probability, given the items; `auc_ceiling` is the largest that any scores have. `hit_1` is
         the share of users whose next item is first.
         """
-        held_out = _evaluation(self, seed, day)
+        held_out = _held_out_data(self, seed, day)
         batch = held_out.batch.to(rows[ITEM].device)
         items = rows[ITEM][batch.where[ITEM]].unflatten(0, (batch.size, -1))
         scores = torch.linalg.vecdot(model.users(batch, rows).unsqueeze(1), items).cpu().numpy()
@@ -192,7 +192,7 @@ class _HeldOutUsers(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16)
-def _evaluation(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers:
+def _held_out_data(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers:
     size, catalogue = workload.evaluation_samples, workload._catalogue
     day = workload.days if day is None else day
     group, taste, past = workload._watch.draw(size, seed=seed, day=day, part=f"evaluation {day}")

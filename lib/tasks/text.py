@@ -412,7 +412,7 @@ class Answers(Workload):
         self, model: QuestionAnswering, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """em and f1 by SQuAD's rules; for synthetic questions also `em_ceiling`, the best possible."""
-        held_out = _evaluation(self, seed)
+        held_out = _held_out_data(self, seed)
         pool = held_out.questions
         scores = [model(part, rows).cpu().numpy() for part in _batch(pool, 0).parts(_CHUNK)]
         spans = best_spans(np.concatenate(scores), held_out.begins, pool.sizes)
@@ -482,7 +482,7 @@ class _HeldOutQuestions(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)
-def _evaluation(workload: Answers, seed: int) -> _HeldOutQuestions:
+def _held_out_data(workload: Answers, seed: int) -> _HeldOutQuestions:
     if not workload.data:
         size = workload.evaluation_samples
         questions, chance = workload.synthetic(size, seed=seed, first="evaluation")

@@ -25,7 +25,7 @@ from lib.options.checked import Count, Natural, NotNegative, Text
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
 from lib.tasks.flat_model import Batch
-from lib.tasks.layers import Conv, Linear, Norm, generator, settle_norms
+from lib.tasks.layers import Conv, Linear, Norm, generator, use_fixed_moments
 from lib.tasks.prepared_datasets import Partitions, split_parts
 from lib.tasks.sampling import epoch_rows
 from lib.tasks.workload import Network, Workload, build_network, dense_parameters, resolve_network
@@ -370,7 +370,7 @@ class ImageClasses(Workload):
         """accuracy and loss on unseen images, and of more than ten classes `top5`: how often the class is among the five
         likeliest. Of synthetic images, whose classes' true probabilities are known, also `expected_accuracy`, `expected_loss` and
         `accuracy_ceiling`, the largest expected accuracy of any answers."""
-        held_out = _evaluation(self, seed)
+        held_out = _held_out_data(self, seed)
 
         def logits(pixels: np.ndarray) -> torch.Tensor:
             return model(Batch.of(index=0, raw={}, size=len(pixels), features={"image": pixels}), rows)
@@ -381,7 +381,7 @@ class ImageClasses(Workload):
                 logits(self.batch(seed, index).features["image"])
 
         chunks = [slice(at, at + _CHUNK) for at in range(0, len(held_out.labels), _CHUNK)]
-        with settle_norms(model, settle):
+        with use_fixed_moments(model, settle):
             scores = torch.cat([logits(held_out.pixels(chunk)).cpu() for chunk in chunks])
         labels, scores = torch.from_numpy(held_out.labels), scores.double()
         result = {
@@ -449,7 +449,7 @@ class _HeldOutImages(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)
-def _evaluation(workload: ImageClasses, seed: int) -> _HeldOutImages:
+def _held_out_data(workload: ImageClasses, seed: int) -> _HeldOutImages:
     if not workload.data:
         images = workload.synthetic(workload.evaluation_samples, seed=seed, first="evaluation")
         truth = workload.class_probabilities(images.pixels)

@@ -62,7 +62,7 @@ class Workload(Checked, ABC):
     """What a learning rate is multiplied by at a milestone."""
 
     @classmethod
-    def owner(cls) -> str:
+    def error_label(cls) -> str:
         return f"workload {cls.name!r}"
 
     @property
@@ -166,12 +166,12 @@ def dense_parameters(workload: Workload) -> int:
 
 def fresh_model(workload: Workload, seed: int) -> FlatModel:
     """Make a workload's model from a seed. A model that draws from a global random stream must come out equal a second time."""
-    before = _global_streams()
+    before = _global_random_states()
     module = workload.model(seed)
     if not isinstance(module, torch.nn.Module):
         raise BadOption(f"{workload.title}: model must return a torch.nn.Module, not {show_value(module)}")
     model = FlatModel(module)
-    if _global_streams() != before and not torch.equal(model.vector, FlatModel(workload.model(seed)).vector):
+    if _global_random_states() != before and not torch.equal(model.vector, FlatModel(workload.model(seed)).vector):
         raise BadOption(
             f"{workload.title}: model(seed={seed}) gives another model each time; the layers of lib.tasks.layers take a "
             "generator of the seed, and torch.manual_seed(seed) first thing serves torch's own"
@@ -188,7 +188,7 @@ def draw_batch(
         batch = workload.draw(seed, first, size, index)
     except (StopIteration, IndexError) as error:
         problem = f"ran dry: {error!r}; a stream has no end: begin it again, or train with samples={first}"
-        raise _bad_draw(workload, first, size, problem) from error
+        raise _bad_draw_error(workload, first, size, problem) from error
     if not isinstance(batch, Batch):
         problem = f"must return a Batch, as Batch.of(...) makes one, not {show_value(batch)}"
     elif batch.size != size or (batch.labels is not None and len(batch.labels) != size):
@@ -199,10 +199,10 @@ def draw_batch(
         problem = f"has ids of a table {min(unknown)!r}, which tables() does not name; there: {known}"
     else:
         return batch
-    raise _bad_draw(workload, first, size, problem)
+    raise _bad_draw_error(workload, first, size, problem)
 
 
-def _bad_draw(workload: Workload, first: int, size: int, problem: str) -> BadOption:
+def _bad_draw_error(workload: Workload, first: int, size: int, problem: str) -> BadOption:
     return BadOption(f"{workload.title}: draw(first={first}, size={size}) {problem}")
 
 
@@ -233,7 +233,7 @@ def evaluate(
     return dict(metrics)
 
 
-def _global_streams() -> tuple[bytes, ...]:
+def _global_random_states() -> tuple[bytes, ...]:
     numpys = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 - a model's author may have drawn from it
     return torch.get_rng_state().numpy().tobytes(), numpys["key"].tobytes(), bytes(str(numpys["pos"]), "ascii")
 

@@ -139,7 +139,7 @@ class Choice(Checked):
 def _check_phase_count(least: int, thing: Schedule | Choice) -> None:
     if len(thing.phases) < least:
         number = ("one", "two")[least - 1]
-        raise BadOption(f"{thing.owner()}: phases must be {number} Phase(...) or more, not {thing.phases!r}")
+        raise BadOption(f"{thing.error_label()}: phases must be {number} Phase(...) or more, not {thing.phases!r}")
 
 
 def single_phase_schedule(protocol: Rule | Pair) -> Schedule:

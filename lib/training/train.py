@@ -87,7 +87,7 @@ class Options(Checked):
     the numbers of servers, reader nodes or embedding workers is an error."""
 
     @classmethod
-    def owner(cls) -> str:
+    def error_label(cls) -> str:
         return "train"
 
     @property
@@ -388,13 +388,11 @@ def _first_sample(start: Run, workload: Workload) -> int:
 def _check_phase(phase: Phase, workload: Workload, cluster: Cluster, workers: int, settings: Options) -> None:
     protocol, bounds = phase.protocol, ("max_rows", "shared_memory", "mapped", "journal")
     if not workload.tables():
-        settings.store.refuse_other_options((), f"{workload.name!r} has no tables")
+        settings.store.allow_only((), f"{workload.name!r} has no tables")
     elif protocol.dense.family == "pipeline":
-        settings.store.refuse_other_options(
-            bounds, f"{protocol.name} has one host store, and sends rows with their state"
-        )
+        settings.store.allow_only(bounds, f"{protocol.name} has one host store, and sends rows with their state")
     elif protocol.sparse.family == "replica":
-        settings.store.refuse_other_options(bounds, f"{protocol.name} keeps rows with each worker, and none travel")
+        settings.store.allow_only(bounds, f"{protocol.name} keeps rows with each worker, and none travel")
     elif settings.store.pooling == "server" and not workload.bags():
         raise BadOption(f"store.pooling would change nothing: no field of {workload.name!r} has several ids")
     if settings.embedding_workers and not (workload.tables() and protocol.sparse.family == "server"):

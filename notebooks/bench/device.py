@@ -76,7 +76,7 @@ class Filled(RowStore):
             table.read(ids)
         return table
 
-    def refuse_other_options(self, options: Iterable[str], reason: str) -> None:
+    def allow_only(self, options: Iterable[str], reason: str) -> None:
         """Nothing else of it is set."""
 
 

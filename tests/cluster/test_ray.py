@@ -110,7 +110,7 @@ def test_processes_that_share_a_gpu_average_with_gloo(monkeypatch, device, gpus,
 
     async def run():
         world._start_workers()
-        world._actor("server0")
+        world._start_actor("server0")
         site = RaySite(world.cluster, 0, "worker0", asked[0][1])
         site.store = None
         site.group(Meeting("all", (0, 1)))

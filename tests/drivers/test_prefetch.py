@@ -26,7 +26,7 @@ class Asked:
     pull_ahead: int
     batches: list[int] = field(default_factory=list)
     pulls: dict[int, asyncio.Task] = field(default_factory=dict)
-    reply = ServerClient.pull_once
+    pull_once = ServerClient.pull_once
 
     async def pull(self, batch):
         self.batches.append(batch.index)

@@ -160,7 +160,7 @@ def test_a_question_that_comes_after_the_death_of_who_asked_is_not_taken_for_its
 def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself():
     async def main():
         meeting = Rendezvous(None, plan(rule(), 2))
-        first, late = (asyncio.ensure_future(meeting.end(0, 0)) for _ in range(2))
+        first, late = (asyncio.ensure_future(meeting.wait_for_end(0, 0)) for _ in range(2))
         await asked(meeting)
         assert first.done() and not late.done()  # asked twice, it waits once
         await meeting.note_change(0, "dies")
@@ -168,10 +168,10 @@ def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself()
         assert late.done()
         await meeting.note_change(0, "comes back")
         # The first was on its way when it died.
-        before, again = (asyncio.ensure_future(meeting.end(0, generation)) for generation in (0, 1))
+        before, again = (asyncio.ensure_future(meeting.wait_for_end(0, generation)) for generation in (0, 1))
         await asked(meeting)
         assert before.done() and not again.done()
-        before = asyncio.ensure_future(meeting.end(0, 0))
+        before = asyncio.ensure_future(meeting.wait_for_end(0, 0))
         await asked(meeting)
         assert before.done() and not again.done()
         await meeting.note_change(1, "leaves")

@@ -121,13 +121,13 @@ def test_what_was_undone_is_counted_when_the_next_try_ends_before_it_stands():
 
 def test_who_has_come_back_stands_in_its_place(monkeypatch):
     """Where all are told of something, they are in the order in which they would be after a cut."""
-    orders, announce_live_parts = [], Workers.announce_live_parts
+    orders, announce_peers = [], Workers.announce_peers
 
     async def noted(self):
         orders.append(list(self.handles))
-        await announce_live_parts(self)
+        await announce_peers(self)
 
-    monkeypatch.setattr(Workers, "announce_live_parts", noted)
+    monkeypatch.setattr(Workers, "announce_peers", noted)
     dies = {"node": "worker0", "kind": "dies", "at_batch": 2, "lasts": 0.01}
     small = {"batch_size": 8, "samples": 480, "hidden": (4,), "fields": 2, "dim": 2, "worker.flops": 1e6}
     lib.train("ctr-synthetic", "async", "virtual", save=False, workers=3, failures=[dies], patience=1e-3, **small)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.tasks.layers import Conv, Norm, generator, mlp, mlp_flops, settle_norms
+from lib.tasks.layers import Conv, Norm, generator, mlp, mlp_flops, use_fixed_moments
 
 
 def test_norm_is_torch_batch_norm_on_the_batch():
@@ -19,7 +19,7 @@ def test_a_step_leaves_nothing_in_a_norm():
 
 def test_settled_uses_the_moments_of_all_that_was_passed_through():
     model, inputs = mlp(2, (4,), 1, generator(0), norm=True), torch.randn(12, 2)
-    with settle_norms(model, lambda: [model(part) for part in inputs.split((5, 7))]):
+    with use_fixed_moments(model, lambda: [model(part) for part in inputs.split((5, 7))]):
         hidden = model[0](inputs)
         expected = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-5).sqrt()
         torch.testing.assert_close(model[1](hidden), expected)
@@ -31,7 +31,7 @@ def test_settled_uses_the_moments_of_all_that_was_passed_through():
 def test_settled_comes_undone_after_an_error():
     model, inputs = mlp(2, (4,), 1, generator(0), norm=True), torch.randn(5, 2)
     before = model(inputs)
-    with pytest.raises(ZeroDivisionError), settle_norms(model, lambda: model(inputs)):
+    with pytest.raises(ZeroDivisionError), use_fixed_moments(model, lambda: model(inputs)):
         raise ZeroDivisionError
     assert torch.equal(model(inputs), before)
 

@@ -59,8 +59,8 @@ def test_labels_agree_with_what_is_expected_of_them():
     random = np.random.default_rng(0)
     logits = random.normal(-1, 1.5, 400)
     truth, scores = 1 / (1 + np.exp(-logits)), 0.7 * logits + random.normal(0, 1, 400)
-    expected = metrics.clicks(truth, scores)
-    drawn = [metrics.clicks((random.random(400) < truth).astype(np.float32), scores) for _ in range(2_000)]
+    expected = metrics.click_metrics(truth, scores)
+    drawn = [metrics.click_metrics((random.random(400) < truth).astype(np.float32), scores) for _ in range(2_000)]
     for name in ("auc", "logloss"):
         found = np.array([each[name] for each in drawn])
         assert abs(found.mean() - expected[name]) < 4 * found.std() / np.sqrt(len(found))
@@ -78,17 +78,19 @@ def test_expected_log_loss_by_hand():
 
 def test_clicks_with_their_truth_have_both():
     labels, logits, truth = np.array([1, 0, 1]), np.array([2.0, -1.0, 0.0]), np.array([0.9, 0.2, 0.5])
-    found = metrics.clicks(labels, logits, truth)
-    plain = metrics.clicks(labels, logits)
+    found = metrics.click_metrics(labels, logits, truth)
+    plain = metrics.click_metrics(labels, logits)
     assert {name: found[name] for name in plain} == plain and len(found) == 2 * len(plain)
-    assert {f"expected_{name}": value for name, value in metrics.clicks(truth, logits).items()}.items() <= found.items()
-    certain = metrics.clicks(labels, logits, labels)
+    assert {
+        f"expected_{name}": value for name, value in metrics.click_metrics(truth, logits).items()
+    }.items() <= found.items()
+    certain = metrics.click_metrics(labels, logits, labels)
     assert all(certain[f"expected_{name}"] == certain[name] for name in plain)
 
 
 def test_further_labels_have_an_auc_each():
     labels, logits = np.array([[1, 0], [0, 1], [0, 0]]), np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
-    found = metrics.clicks(labels, logits, np.full((3, 2), 0.5))
+    found = metrics.click_metrics(labels, logits, np.full((3, 2), 0.5))
     assert (found["auc"], found["auc_2"], found["expected_auc_2"]) == (1.0, 0.5, 0.5) and "auc_3" not in found
 
 
@@ -114,7 +116,7 @@ def test_calibration_by_hand():
 
 def test_clicks_from_logits():
     logits = np.array([2.0, -1.0, 0.0])
-    result = metrics.clicks(np.array([1, 0, 1]), logits)
+    result = metrics.click_metrics(np.array([1, 0, 1]), logits)
     chance = 1 / (1 + np.exp(-logits))
     loss = -(np.log(chance[0]) + np.log(1 - chance[1]) + np.log(chance[2])) / 3
     assert result == pytest.approx(
@@ -124,7 +126,7 @@ def test_clicks_from_logits():
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_one_class_leaves_auc_and_ne_undefined(label):
-    result = metrics.clicks(np.full(3, label), np.array([0.1, -2.0, 3.0]))
+    result = metrics.click_metrics(np.full(3, label), np.array([0.1, -2.0, 3.0]))
     assert math.isnan(result["auc"]) and math.isnan(result["ne"])
     assert math.isfinite(result["logloss"])
     assert math.isnan(result["calibration"]) == (label == 0)
@@ -132,13 +134,13 @@ def test_one_class_leaves_auc_and_ne_undefined(label):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_diverged_model_has_no_auc(value):
-    result = metrics.clicks(np.array([0, 1]), np.array([value, 0.0]))
+    result = metrics.click_metrics(np.array([0, 1]), np.array([value, 0.0]))
     assert math.isnan(result["auc"])
 
 
 def test_nothing_at_all_is_nan():
-    assert all(math.isnan(value) for value in metrics.clicks(np.empty(0), np.empty(0)).values())
-    assert all(math.isnan(value) for value in metrics.ranking(np.empty(0)).values())
+    assert all(math.isnan(value) for value in metrics.click_metrics(np.empty(0), np.empty(0)).values())
+    assert all(math.isnan(value) for value in metrics.ranking_metrics(np.empty(0)).values())
 
 
 def plain_rank(scores, target, excluded):
@@ -180,5 +182,5 @@ def test_a_nan_ranks_last():
 
 
 def test_ranking_by_hand():
-    result = metrics.ranking(np.array([1.0, 2.0, 4.0, 20.0]))
+    result = metrics.ranking_metrics(np.array([1.0, 2.0, 4.0, 20.0]))
     assert result == {"mrr": (1 + 0.5 + 0.25 + 0.05) / 4, "hits_1": 0.25, "hits_3": 0.5, "hits_10": 0.75}

@@ -138,7 +138,7 @@ class RayWorld(World):
         self.collectives = "nccl" if self._gpus == 1 else "gloo"
         for node in (f"worker{rank}" for rank in range(self.workers)):
             if not self.failure_schedule.is_dead(node):
-                self._actors[node] = self._actor(node)
+                self._actors[node] = self._start_actor(node)
         self._connected = asyncio.ensure_future(self._connect())
         # `host` awaits it and meets its error; if nothing does, the run has met another error.
         self._connected.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -160,7 +160,7 @@ class RayWorld(World):
         if self.failure_schedule.is_dead(node):
             raise NodeLost(node)
         if node not in self._actors:
-            self._actors[node] = self._actor(node)
+            self._actors[node] = self._start_actor(node)
             if node.startswith("worker"):  # it was lost before
                 await self._await_answer(
                     node, self._actors[node].connect_store.remote((self._store.host, self._store.port))
@@ -198,7 +198,7 @@ class RayWorld(World):
         try:
             if not await self.wait_until_up(node):
                 return None
-            self._actors[node] = actor = self._actor(node, self._machines[node])
+            self._actors[node] = actor = self._start_actor(node, self._machines[node])
             for number, part, args in self._returning[node]:
                 await actor.create.remote(number, part, args, True)
         except (LockstepError, self.ray.exceptions.RayError):  # its survivors or its machine are gone, or too many died
@@ -246,7 +246,7 @@ class RayWorld(World):
             )
         return True
 
-    def _actor(self, node: str, machine: str | None = None) -> Any:
+    def _start_actor(self, node: str, machine: str | None = None) -> Any:
         """`machine`: the one that it must be on."""
         gpus = self._gpus if node.startswith("worker") else 0
         placed = actor_options(node, self.ray.nodes(), self.workers + self.cluster.servers, machine)

@@ -239,7 +239,7 @@ class RaySite(WallClockSite):
     def persistent_object(self, key: str, make: Callable[[str | None], Any]) -> Any:
         return make(f"{self._name}-{key}")
 
-    def progress(self, samples: int) -> None:
+    def report_progress(self, samples: int) -> None:
         self.samples += samples
         if self.caller.delays is not None:
             batches = self.failures.count_batch(time.perf_counter() - (self._started or 0.0))
@@ -319,7 +319,7 @@ def actor_options(
     alive = [each for each in machines if each["Alive"]]
     cores = sorted(int(each["Resources"].get("CPU", 0)) for each in alive)
     left = sum(cores[:-1] or cores)
-    share = _share(processes, left) if role in ("worker", "server") else 0.0
+    share = _largest_share(processes, left) if role in ("worker", "server") else 0.0
     if role != "server":
         return {"num_cpus": share}
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -335,9 +335,9 @@ def gpu_share(machines: Sequence[Mapping[str, Any]], workers: int) -> float:
     gpus = sum(int(each["Resources"].get("GPU", 0)) for each in machines if each["Alive"])
     if not gpus:
         raise BadOption('ray cluster: no machine of the Ray cluster has a GPU for device="cuda"; use device="cpu"')
-    return _share(workers, gpus)
+    return _largest_share(workers, gpus)
 
 
-def _share(processes: int, places: int) -> float:
+def _largest_share(processes: int, places: int) -> float:
     """The largest share 1/k, in Ray's ten-thousandths, of which so many processes fit into the places; 0 where there is none."""
     return next((int(1e4 / k) / 1e4 for k in range(1, processes + 1) if k * places >= processes), 0.0)
