@@ -199,7 +199,7 @@ class World(ABC):
     failure_schedule: FailureSchedule
     records: dict[str, list[Any]]
     """Node -> the records of its parts that died with it."""
-    collectives: str | None = None
+    collective_backend: str | None = None
     """What workers average with, where they are processes: "nccl" or "gloo"."""
 
     @abstractmethod

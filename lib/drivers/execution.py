@@ -62,7 +62,7 @@ async def run_attempt(
     logs = await asyncio.gather(*(part.report(point) for part in others.values()))
     logs = [*await workers.report(point), *logs]
     returns = attempt.undone, attempt.number, attempt.left_out
-    return Finished(start, end, logs, usage, world.events(), *returns, watch, world.collectives)
+    return Finished(start, end, logs, usage, world.events(), *returns, watch, world.collective_backend)
 
 
 def _pauses(plan: Plan) -> list[int]:

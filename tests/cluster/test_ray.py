@@ -121,7 +121,7 @@ def test_processes_that_share_a_gpu_average_with_gloo(monkeypatch, device, gpus,
     monkeypatch.setattr(distributed, "PrefixStore", lambda *_: None)
     assert asyncio.run(run()) == device
     assert [each for each, _ in asked] == [share] * 4 + [0]
-    assert made == [backend] and world.collectives == backend
+    assert made == [backend] and world.collective_backend == backend
 
 
 @pytest.mark.parametrize("fails, tries", [(RuntimeError("timed out"), 2), (ValueError("an option"), 1)])

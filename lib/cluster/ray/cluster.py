@@ -135,7 +135,7 @@ class RayWorld(World):
     def _start_workers(self) -> None:
         """Start the workers' processes, all at once: each takes seconds. Those that return later get the same share of a GPU."""
         self._gpus = gpu_share(self.ray.nodes(), self.workers) if self.cluster.device == "cuda" else 0
-        self.collectives = "nccl" if self._gpus == 1 else "gloo"
+        self.collective_backend = "nccl" if self._gpus == 1 else "gloo"
         for node in (f"worker{rank}" for rank in range(self.workers)):
             if not self.failure_schedule.is_dead(node):
                 self._actors[node] = self._start_actor(node)
