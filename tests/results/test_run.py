@@ -12,7 +12,7 @@ import lib
 from lib import Node, VirtualCluster
 from lib.errors import LockstepError
 from lib.protocols import Pair, get
-from lib.results.outcome import stale
+from lib.results.outcome import staleness_statistics
 from lib.results.run import Run
 from lib.store import checkpoint, sealed
 from tests.test_bad_input import broken
@@ -166,9 +166,13 @@ def test_a_nodes_computing_is_a_share_of_its_cores_time(cores):
 
 
 def test_mean_staleness_by_hand():
-    found = stale({"staleness": Counter({0: 1, 3: 2}), "data_staleness": Counter()})
+    found = staleness_statistics({"staleness": Counter({0: 1, 3: 2}), "data_staleness": Counter()})
     assert found == {"staleness_mean": 2.0, "staleness_max": 3, "staleness": {"0": 1, "3": 2}}
-    assert stale({"staleness": Counter()}) == {"staleness_mean": 0.0, "staleness_max": 0, "staleness": {}}
+    assert staleness_statistics({"staleness": Counter()}) == {
+        "staleness_mean": 0.0,
+        "staleness_max": 0,
+        "staleness": {},
+    }
 
 
 def test_staleness_is_that_of_the_gradients_of_all_stages():
