@@ -275,6 +275,41 @@ class TestALostWorker:
         assert record.ledger["in_flight"] == 0
 
 
+class TestAPausedWorker:
+    """Under bounded staleness with bound 0: at a pause worker 1 has made no step, and worker 0 has made one."""
+
+    def after(self, steps, workers):
+        rule = protocols.get("hop-bs", bound=0)
+
+        async def main(world):
+            planned = plan(Letters(), rule, workers)
+            part = await world.host(ParameterServer, planned, rule, 0, frozenset({"rows"}), node="server0")
+            await self.step(part, 0)
+            await part.tell(1, "pauses")
+            await steps(part)
+            return await part.report(EvalPoint(0, None))
+
+        return VirtualCluster(workers=workers).open(0, workers).run(main)
+
+    async def step(self, part, worker, batch=0):
+        await part.pull(worker, batch, {"letter": np.array([97])})
+        await part.push(pushed(worker, batch, np.array([97]), 1))
+
+    def test_is_not_waited_for_where_it_alone_could_open_the_gate(self):
+        record = self.after(lambda part: self.step(part, 0, 1), workers=2)
+        assert record.ledger["applied"] == 2
+
+    def test_is_waited_for_while_another_may_start(self):
+        async def steps(part):
+            second = asyncio.ensure_future(self.step(part, 0, 1))
+            await asyncio.sleep(1)
+            assert not second.done()
+            await self.step(part, 2)
+            await second
+
+        assert self.after(steps, workers=3).ledger["applied"] == 3
+
+
 def test_reading_and_updating_cost_the_numbers_that_they_touch():
     """Read and sent: eight bytes a number; read, summed and written: twelve."""
     shard = object.__new__(Shard)

@@ -60,6 +60,19 @@ def test_plain_asynchrony_does_not_equal_a_serial_run(seed):
     assert digest(final) != digest(serial(workload, seed, order))
 
 
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_a_gradient_of_plain_asynchrony_misses_the_other_batches_in_flight_at_most(in_flight):
+    rule = protocols.get("pipelined", in_flight=in_flight)
+    run = lib.train(Letters(samples=30), rule, VirtualCluster(), save=False)
+    assert run.summary["staleness_max"] == rule.max_staleness == in_flight - 1
+
+
+def test_without_a_cache_no_update_may_leave_one():
+    run = lib.train(Letters(samples=6), "pipelined", VirtualCluster(), accesses=True, save=False)
+    computed = run.accesses[run.accesses["kind"] == "compute"]
+    assert len(computed) == 18 and computed["safe"].eq(-1).all()
+
+
 def test_sequential_keeps_the_order_of_the_data_and_equals_a_serial_run():
     workload = workloads.get("kg-synthetic", samples=400, **GRAPH)
     final, order = trained(workload, protocols.get("sequential"), LocalCluster())

@@ -1,11 +1,16 @@
 """Replicas: what a worker that is there again takes from another one."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 import lib
 from lib import Failure, VirtualCluster, protocols
 from lib.drivers.replica_loop import ReplicaWorker
+from lib.protocols.baselines import Async
+from lib.protocols.mixing import Background
+from tests.drivers.composing import rule
 from tests.soak.cases import WORKLOADS
 from tests.soak.checks import check
 from tests.toys import Letters, clicks, finals, records
@@ -54,3 +59,17 @@ def test_rows_are_mixed_as_the_dense_parameters_are():
         assert {chr(letter): value for letter, value in zip(rows.ids, rows.values[:, 0], strict=True)} == {
             "a": 1, "b": 0.5, "c": 0.5, "f": 0.5, "h": 0.5
         }  # fmt: skip
+
+
+def test_a_shadow_that_goes_on_counts_the_steps_since_the_last_checkpoint(reports, monkeypatch):
+    """Its pace is that of the stretch's own steps."""
+    noted, linger = Counter(), ReplicaWorker._mix_until_all_end
+
+    async def note(self, began, steps):
+        noted[self._rank] += steps
+        await linger(self, began, steps)
+
+    monkeypatch.setattr(ReplicaWorker, "_mix_until_all_end", note)
+    shadow = rule(when=Background(until="all"), rows=Async())
+    lib.train(CLICKS, shadow, VirtualCluster(workers=2), checkpoint_every=10, save=False)
+    assert noted == {0: 20, 1: 20}

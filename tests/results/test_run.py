@@ -12,7 +12,7 @@ import lib
 from lib import Node, VirtualCluster
 from lib.errors import LockstepError
 from lib.protocols import Pair, get
-from lib.results.outcome import staleness_statistics
+from lib.results.outcome import _mean_within, staleness_statistics
 from lib.results.run import Run
 from lib.store import checkpoint, sealed
 from tests.test_bad_input import broken
@@ -173,6 +173,11 @@ def test_mean_staleness_by_hand():
         "staleness_max": 0,
         "staleness": {},
     }
+
+
+def test_a_row_of_the_history_has_the_mean_of_its_own_stretch():
+    notes = [(1.0, 100), (1.5, 4), (2.0, 6), (3.0, 200)]
+    assert _mean_within(notes, 1.0, 2.0) == 5 and np.isnan(_mean_within(notes, 2.0, 2.5))
 
 
 def test_staleness_is_that_of_the_gradients_of_all_stages():
