@@ -285,7 +285,7 @@ class TestAPausedWorker:
             planned = plan(Letters(), rule, workers)
             part = await world.host(ParameterServer, planned, rule, 0, frozenset({"rows"}), node="server0")
             await self.step(part, 0)
-            await part.tell(1, "pauses")
+            await part.note_change(1, "pauses")
             await steps(part)
             return await part.report(EvalPoint(0, None))
 

@@ -211,12 +211,12 @@ def test_a_worker_that_was_missing_at_the_start_waits_at_its_end_for_the_others(
 
     async def main():
         meeting = Rendezvous(None, plan(rule(), 2))
-        await meeting.tell(0, "is missing")
-        await meeting.tell(0, "comes back")
-        ended = asyncio.ensure_future(meeting.end(0, 1))
+        await meeting.note_change(0, "is missing")
+        await meeting.note_change(0, "comes back")
+        ended = asyncio.ensure_future(meeting.wait_for_end(0, 1))
         await asked(meeting)
         assert not ended.done()
-        await meeting.tell(1, "leaves")
+        await meeting.note_change(1, "leaves")
         await asked(meeting)
         assert ended.done()
 

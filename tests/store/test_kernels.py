@@ -12,7 +12,7 @@ IDS = st.lists(st.one_of(st.integers(-3, 3), st.integers(LOW, HIGH), st.sampled_
 
 
 def id_of(code):
-    """The id whose hash this is: `mix` turned round."""
+    """The id whose hash this is: `mix_bits` turned round."""
 
     def unshift(word, by):
         found = word
@@ -23,7 +23,7 @@ def id_of(code):
     word = unshift(code, 31) * pow(0x94D049BB133111EB, -1, 2**64) % 2**64
     word = unshift(word, 27) * pow(0xBF58476D1CE4E5B9, -1, 2**64) % 2**64
     word = unshift(word, 30)
-    assert kernels.mix(np.uint64(word)) == code
+    assert kernels.mix_bits(np.uint64(word)) == code
     return word - 2**64 if word >= 2**63 else word
 
 
@@ -112,7 +112,7 @@ class Index:
         slot = min({*range(6)} - {*self.slots.values()})
         self.words[slot, 1:] = ints(number).view(np.uint32)
         self.slots[number] = slot
-        kernels.enter(self.index, self.words, 0, ints(slot))
+        kernels.insert(self.index, self.words, 0, ints(slot))
 
     def remove(self, number):
         kernels.remove(self.index, self.words, 0, ints(self.slots.pop(number)))
