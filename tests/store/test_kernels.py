@@ -102,11 +102,16 @@ def test_empty_input():
     assert [part.shape for part in combine(none, block, np.empty(0, np.float32))] == [(0,), (0, 3), (0,)]
 
 
+BEHIND = [1, 2, 3, 4, 5, 6]
+"""What lies behind an index in memory, and looks like entries of its records."""
+
+
 class Index:
     """An index of eight entries over records [timestamp | id], of which there are at most six."""
 
     def __init__(self):
-        self.index, self.words, self.slots = np.zeros(8, np.uint32), np.zeros((6, 3), np.uint32), {}
+        self.memory = np.array([0] * 8 + BEHIND, np.uint32)
+        self.index, self.words, self.slots = self.memory[:8], np.zeros((6, 3), np.uint32), {}
 
     def enter(self, number):
         slot = min({*range(6)} - {*self.slots.values()})
@@ -152,4 +157,5 @@ def test_an_index_is_a_dict_however_crowded_it_is(ids):
         elif len(index.slots) < 6:
             index.enter(number)
         assert index.find(*CROWDED) == [index.slots.get(each, -1) for each in CROWDED]
+        assert index.memory[8:].tolist() == BEHIND
     assert (index.index != 0).sum() == len(index.slots)
