@@ -67,6 +67,11 @@ def test_a_gradient_of_plain_asynchrony_misses_the_other_batches_in_flight_at_mo
     assert run.summary["staleness_max"] == rule.max_staleness == in_flight - 1
 
 
+def test_a_gradient_of_a_serial_run_misses_no_batch():
+    run = lib.train(Letters(samples=30), "sequential", VirtualCluster(), save=False)
+    assert run.summary["staleness_max"] == protocols.get("sequential").max_staleness == 0
+
+
 def test_without_a_cache_no_update_may_leave_one():
     run = lib.train(Letters(samples=6), "pipelined", VirtualCluster(), accesses=True, save=False)
     computed = run.accesses[run.accesses["kind"] == "compute"]

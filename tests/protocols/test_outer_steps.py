@@ -313,3 +313,13 @@ def test_with_dynamic_local_updates_slow_workers_make_fewer_steps_between_exchan
     gaps = {part.node: {gap for _, gap in part.gaps} for part in parts if part.node.startswith("worker")}
     assert gaps == {"worker0": {7}, "worker1": {4}}
     assert np.isfinite(finals(parts)["sync0/centre"]).all()
+
+
+def test_delayed_momentum_moves_with_every_fourth_gradient_by_default():
+    """Four gradients of one, each a quarter of a step; their mean is the momentum, of which nine tenths move the vector."""
+    optimizer, vector, steps = DelayedNesterov(lr=1.0), torch.zeros(1), []
+    state = optimizer.initial_dense_state(vector)
+    for _ in range(4):
+        optimizer.step(vector, state, torch.ones(1))
+        steps.append(round(vector.item(), 6))
+    assert steps == [-0.25, -0.5, -0.75, -1.9]
