@@ -27,7 +27,7 @@ CHOICE = Choice(phases=PHASES, rule=RULE, every=0.02, restart=0.08)
 
 
 def train(protocol, slowdown=BUSY, workload=CLICKS, **options):
-    cluster = lib.VirtualCluster(workers=4, worker=WORKER, server=SERVER, slowdown=slowdown)
+    cluster = lib.VirtualCluster(workers=4, worker=WORKER, server=SERVER, slowdown=slowdown, collective="ring")
     return lib.train(workload, protocol, cluster, **({"save": False} | options))
 
 
