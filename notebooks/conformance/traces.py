@@ -174,7 +174,7 @@ def _logging(rule: Rule, events: list[dict[str, Any]]) -> Rule:
 
         def on_read(self, state, batch):
             state, admission = super().on_read(state, batch)
-            events.append({"event": "read", "batch": batch, "read": admission.copy_with_version})
+            events.append({"event": "read", "batch": batch, "read": admission.seen})
             return state, admission
 
     return Logging(**{each.name: getattr(rule, each.name) for each in fields(rule)})
