@@ -39,7 +39,9 @@ class EmbeddingWorker(Part):
     def __init__(self, site: Site, plan: Plan, rank: int, servers: Servers, data_service: DataService):
         self._site, self._plan, self._servers = site, plan, servers
         self._store = plan.store
-        self._bags = {table: bag for table, bag in plan.bags_summed_before.items() if table not in plan.bags_of_servers}
+        self._bags = {
+            table: bag for table, bag in plan.bags_summed_before.items() if table not in plan.bags_summed_by_servers
+        }
         """Table -> the bags that are summed here."""
         self._next = first_sample(rank, site.generation)
         self._held: dict[int, tuple[int, Batch, dict[str, Bags]]] = {}

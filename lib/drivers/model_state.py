@@ -30,7 +30,7 @@ from lib.tasks.flat_model import FlatModel
 class ModelState:
     """All parameters and their optimisers' state, and how far in the stream they have come."""
 
-    place: int
+    next_sample: int
     """The next sample of the stream."""
     dense: dict[str, np.ndarray]
     """As `DenseStore.export` gives it."""
@@ -38,7 +38,7 @@ class ModelState:
     optimizers: tuple[str, str]
     """Kinds of the dense parameters' and the rows' optimiser."""
 
-    def for_plan(self, plan: Plan) -> ModelState:
+    def for_optimizers_of(self, plan: Plan) -> ModelState:
         """The model as this plan's optimisers can go on with it."""
         kinds = _optimizer_kinds(plan)
         dense = self.dense if kinds[0] == self.optimizers[0] else {"values": self.dense["values"]}
@@ -46,7 +46,7 @@ class ModelState:
         if kinds[1] != self.optimizers[1]:
             first = plan.workload.row_optimizer.initial_row_state
             rows = {t: replace(each, state=first(len(each), each.values.shape[1])) for t, each in rows.items()}
-        return ModelState(self.place, dense, rows, kinds)
+        return ModelState(self.next_sample, dense, rows, kinds)
 
     def shard(
         self, shard: int, placement: Placement, holds: frozenset[str]
@@ -57,7 +57,7 @@ class ModelState:
         return dense, {table: place_rows([each], table, placement)[shard] for table, each in rows.items()}
 
 
-def model_of(plan: Plan, records: Iterable[PartLog], place: int) -> ModelState:
+def model_of(plan: Plan, records: Iterable[PartLog], next_sample: int) -> ModelState:
     """The model that the parts of a finished plan hold together."""
     records = [record for record in records if record.final]
     replicas = [record for record in records if "replica" in record.final]
@@ -83,7 +83,7 @@ def model_of(plan: Plan, records: Iterable[PartLog], place: int) -> ModelState:
         table: _with_fresh_timestamps(place_rows([part[table] for part in rows], table, Uniform(shards=1))[0])
         for table in plan.workload.tables()
     }
-    return ModelState(place, dense, tables, _optimizer_kinds(plan))
+    return ModelState(next_sample, dense, tables, _optimizer_kinds(plan))
 
 
 def _optimizer_kinds(plan: Plan) -> tuple[str, str]:

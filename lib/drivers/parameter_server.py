@@ -273,7 +273,7 @@ async def _wait_until_done(updates: Iterable[Update]) -> None:
 def can_return(plan: Plan, rule: ServerRule, holds: frozenset[str]) -> bool:
     """Whether a server of this rule comes back: it holds nothing but rows that outlive its process."""
     kept = plan.store.shared_memory and plan.store.journal and plan.gradients
-    return kept and holds == {"rows"} and not (rule.compensate or rule.cache_steps or plan.bags_of_servers)
+    return kept and holds == {"rows"} and not (rule.compensate or rule.cache_steps or plan.bags_summed_by_servers)
 
 
 class ReturningServer(ParameterServer):
@@ -386,7 +386,9 @@ def check_cache(rule: ServerRule, plan: Plan) -> None:
     """Refuse a cache where a worker's copy would not be what its gradients are computed from."""
     if not isinstance(rule.cache_steps, int) or rule.cache_steps < 0:
         raise BadOption(f"{rule.name}: cache_steps must be a number of steps, 0 or more, not {rule.cache_steps!r}")
-    if rule.cache_steps and (rule.compensate or rule.pull_ahead or plan.embedding_workers or plan.bags_of_servers):
+    if rule.cache_steps and (
+        rule.compensate or rule.pull_ahead or plan.embedding_workers or plan.bags_summed_by_servers
+    ):
         raise BadOption(
             f"{rule.name}: its workers train on a cached copy, which goes with none of compensate, pull_ahead, "
             "embedding_workers and store.pooling='server'"

@@ -103,10 +103,10 @@ class Pipeline(Part):
     async def _run_readers(self, until: int) -> None:
         async with asyncio.TaskGroup() as readers:
             for number in range(self._rule.readers):
-                readers.create_task(self._read_batches(until), name=f"reader {number}")
+                readers.create_task(self._prepare_batches(until), name=f"reader {number}")
         await self._ready.put(None)
 
-    async def _read_batches(self, until: int) -> None:
+    async def _prepare_batches(self, until: int) -> None:
         while (index := await self._feed.take(until)) is not None:
             batch = await self._plan.make_batch(self._site, index)
             admission, rows, left = await self._store.read(index, batch.ids)
@@ -199,7 +199,7 @@ class Pipeline(Part):
             dim, after = self._dims[name], before.clone()
             self._optimizer.with_rate(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
             cache = self._caches.get(name)
-            into = None if cache is None else cache.reserve_places(work.rows[name].ids, work.stamp)
+            into = None if cache is None else cache.reserve_rows(work.rows[name].ids, work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)
             if self._log:
                 sent[f"/{name} before"] = before

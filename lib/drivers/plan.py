@@ -142,14 +142,14 @@ class Plan:
         return {name: spec.dim for name, spec in self.workload.tables().items()}
 
     @functools.cached_property
-    def bags_of_servers(self) -> dict[str, tuple[int, ...]]:
+    def bags_summed_by_servers(self) -> dict[str, tuple[int, ...]]:
         """The workload's bags, where servers sum them."""
         return self.workload.bags() if self.store.pooling == "server" else {}
 
     @functools.cached_property
     def bags_summed_before(self) -> dict[str, tuple[int, ...]]:
         """The workload's bags, where servers or embedding workers sum them, so that workers that compute see sums."""
-        return self.workload.bags() if self.embedding_workers else self.bags_of_servers
+        return self.workload.bags() if self.embedding_workers else self.bags_summed_by_servers
 
     @property
     def behind_embedding_workers(self) -> Plan:
@@ -237,7 +237,7 @@ class Plan:
     def _looked_up_ids(self, batch: Batch, table: str) -> np.ndarray:
         """A row is read for every entry where servers sum them, and once a batch where they send it."""
         ids = batch.ids[table]
-        return ids[batch.where[table].ravel()] if table in self.bags_of_servers else ids
+        return ids[batch.where[table].ravel()] if table in self.bags_summed_by_servers else ids
 
 
 @dataclass(frozen=True, slots=True)

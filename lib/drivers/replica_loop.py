@@ -228,7 +228,7 @@ class ReplicaWorker(Part):
                 await self.replica.update(result.dense, label, rate)
             if result is not None and result.statistics is not None:
                 self.replica.move_statistics(result.statistics)
-            await self._push(batch, result, rate, tasks)
+            await self._push_rows(batch, result, rate, tasks)
             clock.done += 1
             self.replica.steps += 1
             self.replica.samples += batch.size
@@ -307,7 +307,7 @@ class ReplicaWorker(Part):
             return (await self._servers.pull_once(batch)).rows
         return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
-    async def _push(self, batch: Batch, result: StepResult | None, rate: float, tasks: asyncio.TaskGroup) -> None:
+    async def _push_rows(self, batch: Batch, result: StepResult | None, rate: float, tasks: asyncio.TaskGroup) -> None:
         if self._servers:
             tasks.create_task(self._servers.push(batch, result), name=f"push of batch {batch.index}")
             await asyncio.sleep(0)

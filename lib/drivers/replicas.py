@@ -168,13 +168,13 @@ class Replica(Checkpointed):
             mine, writes = self._dense.copy_with_version(self._sent)
             self._sent = None
             with explain_refused_writes(self._rule, "merge"):
-                merged = self._compute_merge(mine, mix)
-            if beside := self._dense.merge_change(mine, writes, merged):
-                self._record.extra["updates beside a merge"] += beside
+                merged = self._merge_by_rule(mine, mix)
+            if updated := self._dense.merge_change(mine, writes, merged):
+                self._record.extra["updates beside a merge"] += updated
             if self._mixed is not None:
                 self._mixed = merged.copy()
 
-    def _compute_merge(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
+    def _merge_by_rule(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
         """The rule's merge of the parameters, and what a word of the rule's makes of the running statistics behind them. The rule
         may keep what it is given no longer than this."""
         brought = 0 if self._rule.statistics == "none" else self._running

@@ -61,7 +61,7 @@ class ServerClient:
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         self._rule = plan.protocol.dense if self._dense else plan.protocol.sparse
         self.pull_ahead = self._rule.pull_ahead
-        self._store, self._placement, self._pooled = plan.store, plan.placement, plan.bags_of_servers
+        self._store, self._placement, self._pooled = plan.store, plan.placement, plan.bags_summed_by_servers
         self._slices = [dense_slice(size, len(self._handles), shard) for shard in range(len(self._handles))]
         self._steps: dict[int, tuple[int, list[Share]]] = {}
         """Batch -> its token, and where its ids, or its sums, are."""

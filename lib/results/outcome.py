@@ -126,7 +126,7 @@ class Outcome:
             "bytes_by_kind": dict(sorted(moved.items())),
             "virtual_seconds": self.seconds if clock == "virtual" else None,
             "wall_seconds": self.seconds if clock == "wall" else None,
-            "busy": self._time_shares(),
+            "busy": self._busy_shares(),
             **{name.replace(" ", "_"): count for name, count in extra.items()},
             "order": next((each.taken for each in self._records if each.taken), None) if pipeline else None,
         }
@@ -245,7 +245,7 @@ class Outcome:
     def _on_clock(self, notes: list[list[tuple]]) -> list[tuple[float, int]]:
         return [(time - self._start, value) for note in notes for time, value, *_ in note]
 
-    def _time_shares(self) -> dict[str, float]:
+    def _busy_shares(self) -> dict[str, float]:
         """Share of the workers' time by what they did. Stages of a pipeline and a shadow's mixing overlap with compute."""
         trace = self.trace()
         trace = trace[trace["node"].str.startswith("worker") & (trace["kind"] != "push")]
@@ -330,7 +330,7 @@ class Outcomes:
             "bytes_by_kind": dict(sorted(moved.items())),
             "by_worker": _sum_over_stages([each["by_worker"] for each in summaries]),
             f"{clock}_seconds": self.seconds,
-            "busy": self._time_shares(summaries, clock),
+            "busy": self._busy_shares(summaries, clock),
         }
         if decisions := self._decisions():
             whole["decisions"] = decisions
@@ -349,9 +349,9 @@ class Outcomes:
         """Seconds of the run before a stage."""
         return stage.finished.start - self._start
 
-    def _time_shares(self, summaries: Sequence[dict[str, Any]], clock: str) -> dict[str, float]:
+    def _busy_shares(self, stage_summaries: Sequence[dict[str, Any]], clock: str) -> dict[str, float]:
         total: Counter = Counter()
-        for each in summaries:
+        for each in stage_summaries:
             total.update({kind: share * each[f"{clock}_seconds"] for kind, share in each["busy"].items()})
         return {kind: seconds / self.seconds for kind, seconds in total.items()} if self.seconds else {}
 

@@ -50,19 +50,19 @@ class Run:
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name} {text}" for name, text in self._headline_figures().items())
-        return f"<Run of {' '.join(self._names())}: {figures}>"
+        return f"<Run of {' '.join(self._setup_names())}: {figures}>"
 
     def _repr_html_(self) -> str:
         """A card in Jupyter."""
         rows = {
-            "run of": " ".join(self._names()),
+            "run of": " ".join(self._setup_names()),
             **self._headline_figures(),
             "saved": self.folder or "no",
             "digest": self.digest[:12],
         }
         return pd.Series({name: str(text) for name, text in rows.items()}).to_frame().to_html(header=False)
 
-    def _names(self) -> list[str]:
+    def _setup_names(self) -> list[str]:
         things = (self.provenance.get(what) for what in ("workload", "protocol", "cluster"))
         return [str(thing["name"]) for thing in things if isinstance(thing, dict) and "name" in thing]
 

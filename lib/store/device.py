@@ -165,7 +165,7 @@ class Cache:
         """The rows at these places."""
         return self._rows.index_select(0, upload_array(places, self._rows.device))
 
-    def reserve_places(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
+    def reserve_rows(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
         """The place in which an update is to write its rows, of distinct ids; they replace older ones. Nothing else is written
         there until the update is evicted."""
         first = self._find_gap(ids.size)

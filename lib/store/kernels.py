@@ -243,16 +243,16 @@ def remove(index, words, column, slots):
 
 
 @njit(void(WORDS, int64, INTS, BLOCK, INTS, boolean), **OPTIONS)
-def replace(words, column, slots, block, stamps, newer):
-    """Replace the slots' rows in input order; with `newer`, only by a strictly larger timestamp."""
+def replace_rows(words, column, slots, values, stamps, only_if_newer):
+    """Replace the slots' rows in input order; with `only_if_newer`, only those whose new timestamp is larger."""
     rows, column = words.view(np.float32), np.uint64(column)
     start, stride = np.uint64(words.ctypes.data), _4 * np.uint64(words.shape[1])
     for i in range(slots.size):
         prefetch_range(start + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), stride)
         slot, there = np.uint64(slots[i]), np.uint64(i)
-        if not newer or stamps[i] > np.int64(np.int32(words[slot, column])):
+        if not only_if_newer or stamps[i] > np.int64(np.int32(words[slot, column])):
             for d in range(column):
-                rows[slot, d] = block[there, d]
+                rows[slot, d] = values[there, d]
             words[slot, column] = np.uint32(stamps[i])
 
 

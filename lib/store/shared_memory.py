@@ -284,9 +284,9 @@ class SharedTable(Table):
             self._calls = int(self._words[: self._count, -1].max(initial=0))
 
     @contextmanager
-    def _exclusive_access(self) -> Iterator[None]:
+    def _exclusive_change(self) -> Iterator[None]:
         """Exclude all other calls; what the call changes is done wholly or not at all."""
-        with super()._exclusive_access():
+        with super()._exclusive_change():
             try:
                 yield
             except BaseException:
@@ -301,8 +301,8 @@ class SharedTable(Table):
         if self.segment.kept:
             self.segment.save_for_undo(slots)
 
-    def _grow_records(self, capacity: int) -> np.ndarray:
-        return self.segment.grow(capacity) if self.segment else super()._grow_records(capacity)
+    def _larger_records(self, capacity: int) -> np.ndarray:
+        return self.segment.grow(capacity) if self.segment else super()._larger_records(capacity)
 
 
 def _open(path: Path) -> BinaryIO:

@@ -100,7 +100,7 @@ class Table:
             now = self._next_call()
             values, _, unknown = self._copy_rows(ids, self.dim, now)
         if unknown.size:
-            with self._exclusive_access():
+            with self._exclusive_change():
                 self._admit(unknown, now=now)
         return values
 
@@ -171,7 +171,7 @@ class Table:
             if order is not None:
                 order[:] = next(self._accesses)
         if unknown.size:
-            with self._exclusive_access():
+            with self._exclusive_change():
                 self._admit(unknown, now=now)
         return rows
 
@@ -215,7 +215,7 @@ class Table:
             raise BadOption("rows.ids must be distinct to be loaded as a table's content")
         if ids.size > self._limit:
             raise BadOption(f"{ids.size} rows do not fit in a table of at most {self._limit}")
-        with self._exclusive_access():
+        with self._exclusive_change():
             self._clear()
             slots = self._admit(ids, now=0)
             self._replace(slots, block, stamps, False)
@@ -231,7 +231,7 @@ class Table:
         if width != self._width or count > self._limit:
             table = f"a table of at most {self._limit} records of {self._width} words"
             raise BadOption(f"{count} records of {width} words do not fit {table}")
-        with self._exclusive_access():
+        with self._exclusive_change():
             self._clear()
             self._resize(max(count, len(self._words)))
             self._words[:count], self._count = dump.words, count
@@ -239,18 +239,18 @@ class Table:
             self._calls, self.lost, self.evicted, accesses = dump.numbers
             self._accesses = itertools.count(accesses)
 
-    def _exclusive_access(self) -> AbstractContextManager[None]:
+    def _exclusive_change(self) -> AbstractContextManager[None]:
         """Exclude all other calls, for a call that changes or moves rows."""
         return self._gate.alone()
 
     def _no_row_changes(self) -> AbstractContextManager[None]:
         """Exclude calls that change rows."""
-        return self._exclusive_access() if self.locking == "none" else self._gate.shared()
+        return self._exclusive_change() if self.locking == "none" else self._gate.shared()
 
     def _prepare_ids(self, ids: Any) -> np.ndarray:
         """The ids of a call, after whatever takes long and can be done before the call excludes others."""
         if self._calls >= LAST_CALL:
-            with self._exclusive_access():
+            with self._exclusive_change():
                 self._renumber()
         plain = type(ids) is np.ndarray and ids.dtype == np.int64 and ids.ndim == 1 and ids.flags.carray
         return ids if plain else ids_of(ids)
@@ -319,7 +319,7 @@ class Table:
                 if not missing:
                     put(slots, slice(None))
                     return
-        with self._exclusive_access():
+        with self._exclusive_change():
             slots = self._admit(ids, stamp)
             kept = slots >= 0
             self.lost += int((~kept).sum())
@@ -351,7 +351,7 @@ class Table:
         optimizer.update_slots(self._rows, slots, grads, (self._column, stamp))
 
     def _replace(self, slots: np.ndarray, block: Any, stamps: np.ndarray, newer: bool) -> None:
-        kernels.replace(self._words, self._column, slots, block, stamps, newer)
+        kernels.replace_rows(self._words, self._column, slots, block, stamps, newer)
 
     _add_up = staticmethod(kernels.add_up)
 
@@ -403,13 +403,13 @@ class Table:
         """Move the rows to new arrays, each to the same slot."""
         if capacity > MOST_ROWS:
             raise BadOption(f"a table has room for at most {MOST_ROWS} rows, not {capacity}")
-        self._words = self._grow_records(capacity)
+        self._words = self._larger_records(capacity)
         self._rows = self._words.view(np.float32)
         index = np.zeros(int(capacity * SPARE) + 2, np.uint32)
         kernels.insert(index, self._words, self._column, np.arange(self._count))
         self._index = index
 
-    def _grow_records(self, capacity: int) -> np.ndarray:
+    def _larger_records(self, capacity: int) -> np.ndarray:
         """Room for so many records, with those that there are."""
         words = np.empty((capacity, self._width), np.uint32)
         if self._count:

@@ -166,30 +166,32 @@ class StagedRun:
     async def run(self, world: World) -> tuple[list[Stage], ModelState | None]:
         """Carry out all stages; return them, and the model at the end if it is wanted."""
         stages: list[Stage] = []
-        model, place = self.model, self.plan.first
+        model, next_sample = self.model, self.plan.first
         finished_stages = FinishedStages(world, self.plan.checkpoints)
         await finished_stages.load()
         for phase in self.phases(stages):
-            end = min(self.end_sample, phase.end_sample(phase.workload(self.plan.workload), place, self.workers(phase)))
-            if place >= end:
+            end = min(
+                self.end_sample, phase.end_sample(phase.workload(self.plan.workload), next_sample, self.workers(phase))
+            )
+            if next_sample >= end:
                 continue
             if stages and self.schedule.restart and not finished_stages.left:
                 await asyncio.sleep(self.schedule.restart)
-            plan = self.stage_plan(phase, place, end, stages)
+            plan = self.stage_plan(phase, next_sample, end, stages)
             if finished_stages.left:
                 finished = finished_stages.left.popleft()
             else:
                 drive = DRIVERS[plan.protocol.dense.family]
-                finished = await run_with_restarts(world, plan, drive, model and model.for_plan(plan))
+                finished = await run_with_restarts(world, plan, drive, model and model.for_optimizers_of(plan))
                 await world.clear()
                 if end_sample_of(plan, finished) < self.end_sample:
                     finished_stages.save(plan.stage, finished)
-            place = end_sample_of(plan, finished)
-            stages.append(Stage(replace(plan, end_sample=place), finished))
-            if place < self.end_sample or self.keep:
-                model = model_of(plan, finished.records, place)
+            next_sample = end_sample_of(plan, finished)
+            stages.append(Stage(replace(plan, end_sample=next_sample), finished))
+            if next_sample < self.end_sample or self.keep:
+                model = model_of(plan, finished.records, next_sample)
         if not stages:
-            raise BadOption(f"schedule: every phase ends before sample {place}, where this run begins")
+            raise BadOption(f"schedule: every phase ends before sample {next_sample}, where this run begins")
         return stages, model if self.keep else None
 
     @property
@@ -227,19 +229,19 @@ class StagedRun:
         """Workers that take part in a phase; a pipeline has one device, however many workers the others have."""
         return 1 if phase.protocol.dense.family == "pipeline" else phase.workers or self.plan.workers
 
-    def stage_plan(self, phase: Phase, place: int, end: int, stages: Sequence[Stage]) -> Plan:
-        """The plan of a phase from one place of the stream to another, before which the stage may end."""
+    def stage_plan(self, phase: Phase, first: int, end: int, stages: Sequence[Stage]) -> Plan:
+        """The plan of a phase from sample `first` of the stream on; it ends before sample `end` at the latest."""
         return replace(
             self.plan,
             workload=phase.workload(self.plan.workload),
             protocol=phase.protocol,
             workers=self.workers(phase),
-            first=place,
+            first=first,
             end_sample=end,
             seconds=phase.seconds,
             watch=self.choice_state(stages),
             stage=len(stages),
-            eval_at=tuple(samples - place for samples in self.plan.eval_at if place < samples < end),
+            eval_at=tuple(samples - first for samples in self.plan.eval_at if first < samples < end),
             checkpoints=self.plan.checkpoints and replace(self.plan.checkpoints, stage=len(stages)),
             attempt=Attempt(),
         )

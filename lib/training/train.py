@@ -379,10 +379,10 @@ def _first_sample(start: Run, workload: Workload) -> int:
         raise BadOption("train: the run to start from has no model; train it with keep=True")
     if start.provenance["workload"]["name"] != workload.name:
         raise BadOption(f"train: start is a run of {start.provenance['workload']['name']!r}, not of {workload.name!r}")
-    if start.model.place >= workload.samples:
-        there = f"has come to sample {start.model.place}, where this pass of {workload.samples} ends"
+    if start.model.next_sample >= workload.samples:
+        there = f"has come to sample {start.model.next_sample}, where this pass of {workload.samples} ends"
         raise BadOption(f"train: the run to start from {there}")
-    return start.model.place
+    return start.model.next_sample
 
 
 def _check_phase(phase: Phase, workload: Workload, cluster: Cluster, workers: int, settings: Options) -> None:

@@ -126,8 +126,8 @@ def restored(reading: str, saved: Run, dead: Run) -> Run:
     model = {
         "a PS alone goes back": lambda: replace(new, rows=restore_one_server(old.rows, new.rows)),
         "NN workers go back": lambda: replace(new, dense=old.dense),
-        "NN workers go back, data again": lambda: replace(new, dense=old.dense, place=old.place),
-        "all go back": lambda: replace(old, place=new.place),
+        "NN workers go back, data again": lambda: replace(new, dense=old.dense, next_sample=old.next_sample),
+        "all go back": lambda: replace(old, next_sample=new.next_sample),
     }[reading]()
     named = hashlib.sha256(f"{reading} {saved.digest} {dead.digest}".encode()).hexdigest()
     return replace(dead, kept=model, digest=named)

@@ -85,4 +85,6 @@ def test_readings_go_on_from_the_save_and_the_death():
     assert saved.summary["samples"] == 12 * 512 and dead.summary["samples"] == 2 * 512
     assert [run.summary["samples"] for run in (whole, *rest)] == [6 * 512, 6 * 512, 6 * 512, 8 * 512, 6 * 512]
     left = deaths.restored("NN workers go back, data again", saved, dead).model
-    assert left.place == saved.model.place and left.rows is dead.model.rows and left.dense is saved.model.dense
+    assert (
+        left.next_sample == saved.model.next_sample and left.rows is dead.model.rows and left.dense is saved.model.dense
+    )

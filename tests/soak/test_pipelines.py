@@ -68,7 +68,7 @@ def timestamps_are_compared_without_a_lock(write):
     return unlocked
 
 
-@fault("stamp without data", Cache, "reserve_places")
+@fault("stamp without data", Cache, "reserve_rows")
 def the_counter_is_read_once_more_for_the_cache(room):
     return lambda self, ids, stamp: room(self, ids, stamp + 1)
 
@@ -119,7 +119,7 @@ def ste_is_the_batchs_own_mft(on_read):
     return own
 
 
-@fault("stale read", Cache, "reserve_places")
+@fault("stale read", Cache, "reserve_rows")
 def an_older_cache_entry_overwrites_a_newer(room):
     def back(self, ids, stamp):
         there = self.find(ids)[1] >= 0
@@ -245,7 +245,7 @@ def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monk
     store.record = PartLog("server0", None)
     store._log = AccessLog(store.record)
     store._read(0, {"t": np.array([1, 2])})
-    replaced = kernels.replace
+    replaced = kernels.replace_rows
 
     def interrupted(words, column, slots, *more):
         replaced(words, column, slots[:1], *more)
@@ -254,7 +254,7 @@ def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monk
     block = np.ones((2, 1), np.float32)
     written = Rows(np.array([1, 2]), block, np.empty((2, 0), np.float32), np.zeros(2, np.int64))
     with monkeypatch.context() as cut:
-        cut.setattr(kernels, "replace", interrupted)
+        cut.setattr(kernels, "replace_rows", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store._write(0, {"t": written})
     store._read(1, {"t": np.array([1, 2])})

@@ -24,7 +24,7 @@ def test_the_newest_rows_are_there_until_they_are_safe(calls):
     cache, updates, safe = Cache(2, torch.device("cpu")), {}, -1
     for stamp, (ids, lag) in enumerate(calls):
         ids = np.array(ids)
-        cache.reserve_places(ids, stamp).copy_(filled(ids, stamp))
+        cache.reserve_rows(ids, stamp).copy_(filled(ids, stamp))
         updates[stamp] = ids
         before = len(cache)
         gone = cache.release_updates(stamp - lag)
@@ -44,6 +44,6 @@ def test_room_is_used_again_and_the_index_forgets():
     cache = Cache(1, torch.device("cpu"))
     for stamp in range(200):
         ids = np.arange(10) + 10 * stamp
-        cache.reserve_places(ids, stamp)
+        cache.reserve_rows(ids, stamp)
         cache.release_updates(stamp - 1)
     assert len(cache) == 10 and len(cache._index) <= 30 and len(cache._rows) <= 40

@@ -194,7 +194,7 @@ def test_daily_evaluations_are_of_the_next_day():
 def test_a_run_starts_from_anothers_model(reports):
     base = train(Schedule(phases=(Phase(protocol="sync", until_day=2),)), keep=True, save=True)
     again = train(Schedule(phases=(Phase(protocol="sync", until_day=2),)), keep=True, save=True)
-    assert base.model.place == again.model.place == 384  # the second was read from its folder
+    assert base.model.next_sample == again.model.next_sample == 384  # the second was read from its folder
     assert same(train("sync", start=again, keep=True), train("sync", keep=True))
     assert train("gba", start=base).summary["samples"] == 384
 
