@@ -160,9 +160,9 @@ def test_killed_at_the_worst_moments(name, number, place):
             Table._resize = die
         elif place == "half":
             kernels.step = half
-            kernels.replace = lambda rows, column, slots, *more: half(rows, slots)
+            kernels.replace_rows = lambda rows, column, slots, *more: half(rows, slots)
         else:
-            kernels.step = kernels.replace = die
+            kernels.step = kernels.replace_rows = die
         act(table, number)
         if place == "growth":
             table.push(np.arange(9000, 19_000), np.ones((10_000, DIM), np.float32), number)
