@@ -89,7 +89,7 @@ class CheckpointFolder:
         state = checkpoint.load(self.newest, kinds)
         return Checkpoint(**state, folder=self._parts(state["run"]["batch"]), kinds=kinds)
 
-    def delete(self) -> None:
+    def delete_stage_checkpoint(self) -> None:
         """Delete the stage's checkpoint, as the stage is over and saved as a whole."""
         self.newest.unlink(missing_ok=True)
         self._delete_others()
@@ -137,7 +137,7 @@ class Attempt:
     def save(self) -> dict[str, Any]:
         return {"number": self.number, "undone": self.undone, "lost": self.lost, "left_out": self.left_out}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load_counters(self, state: dict[str, Any]) -> None:
         """Be the attempt that was saved, in another process."""
         self.number, self.undone, self.started = state["number"], state["undone"], state["start"]
         self.current = True

@@ -38,10 +38,10 @@ async def run_with_restarts(world: World, plan: Plan, drive: Callable[..., Await
 
 
 async def run_attempt(
-    world: World, plan: Plan, workers: Workers, others: dict[str, Handle], silent: dict[str, Handle]
+    world: World, plan: Plan, workers: Workers, others: dict[str, Handle], logless: dict[str, Handle]
 ) -> Finished:
-    """Make one attempt: train to the end and collect the logs of all parts but the silent, which have none."""
-    parts, attempt, pauses = {**others, **silent}, plan.attempt, _pauses(plan)
+    """Make one attempt: train to the end and collect the logs of all parts but the logless, which have none."""
+    parts, attempt, pauses = {**others, **logless}, plan.attempt, _pauses(plan)
     folder, states = plan.checkpoints, (*plan.protocol.sparse.states, *plan.protocol.dense.states)
     if folder and (folder.resume or attempt.number) and (found := folder.find(states)):
         await _resume(world, plan, found, workers, parts)
@@ -55,9 +55,9 @@ async def run_attempt(
         if batch < plan.end:
             await _checkpoint(world, plan, batch, start, workers, parts)
     end, usage = world.now(), world.usage()
-    watch = await silent["queue"].choice_state() if plan.watch else None
+    watch = await logless["queue"].choice_state() if plan.watch else None
     # A queue knows how many batches were trained on, where the run may end early.
-    taken = (await silent["queue"].save())["next"] if plan.may_end_early else plan.batches
+    taken = (await logless["queue"].save())["next"] if plan.may_end_early else plan.batches
     point = plan.eval_point(min(plan.samples, taken * plan.workload.batch_size))
     logs = await asyncio.gather(*(part.report(point) for part in others.values()))
     logs = [*await workers.report(point), *logs]
@@ -95,7 +95,7 @@ async def _resume(world: World, plan: Plan, found: Checkpoint, workers: Workers,
     attempt, run = plan.attempt, found.run
     if fresh := not attempt.current:
         await world.restore(run["world"])
-        attempt.load(run)
+        attempt.load_counters(run)
     found = replace(found, travels=not fresh)
     with world.paused_clock() if fresh else nullcontext():
         await asyncio.gather(*(found.restore(name, part) for name, part in parts.items()))

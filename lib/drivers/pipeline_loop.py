@@ -15,7 +15,7 @@ from lib.device_array import upload_array
 from lib.drivers.execution import run_attempt
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
-from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, PartLog, Snapshot, pop_reached
+from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, ModelSnapshot, PartLog, pop_reached
 from lib.drivers.trainer import OwnBatches, Trainer
 from lib.drivers.workers import Workers
 from lib.protocols.pipeline_rule import Admission, PipelineRule
@@ -81,7 +81,7 @@ class Pipeline(Part):
         self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
         self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
 
-    async def inherit(self, dense: dict[str, np.ndarray]) -> None:
+    async def warm_start(self, dense: dict[str, np.ndarray]) -> None:
         """Begin with another protocol's dense parameters."""
         self._dense.load(dense)
 
@@ -96,7 +96,7 @@ class Pipeline(Part):
             cache.release_updates(self._stamp - 1)
 
     async def report(self, end: EvalPoint) -> PartLog:
-        self.record.snapshots.append(self._snapshot(end))
+        self.record.snapshots.append(self._dense_snapshot(end))
         self.record.final = {"dense": {0: self._dense.export()}}
         return self.record
 
@@ -128,20 +128,20 @@ class Pipeline(Part):
             if self._rule.validates:
                 self.record.add_span("validate", start, self._site.now(), index)
             result = await self._trainer.launch(batch, self._dense.values, values)
-            self._stamp_batch(work)
+            self._assign_timestamp(work)
             cost = Work(bytes=3 * (self._dense.nbytes + work.nbytes))
             await self._site.launch(cost, self._update, work, result)
             self.record.add_span("update", work.end, self._site.now(), index)
             await self._done.put(work)
             self._samples += work.batch.size
-            self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples))
+            self.record.snapshots += map(self._dense_snapshot, pop_reached(self._evals, self._samples))
         for _ in range(self._rule.writers):
             await self._done.put(None)
 
     async def _write_batches(self) -> None:
         while (work := await self._done.get()) is not None:
             rows, loss, scores, sound = await self._site.launch(None, self._download_results, work)
-            if self._trainer.note_result(work.batch, work.end, loss, scores, sound):
+            if self._trainer.accept_result(work.batch, work.end, loss, scores, sound):
                 self.record.ledger["applied"] += 1
                 unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
                 self.record.staleness.append((work.end, unseen, work.batch.index))
@@ -153,7 +153,7 @@ class Pipeline(Part):
             arrival = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
             self.record.add_span("push", start, arrival, work.batch.index)
 
-    def _stamp_batch(self, work: InFlight) -> None:
+    def _assign_timestamp(self, work: InFlight) -> None:
         """Give a computed batch its timestamp and its place in the order."""
         work.end, work.place = self._site.now(), len(self.record.taken) - 1
         work.stamp, self._stamp = self._stamp, self._stamp + 1
@@ -190,7 +190,7 @@ class Pipeline(Part):
         timestamp, also in the cache."""
         if not self._plan.gradients:
             return self._dense.apply(result.dense)
-        sound, rate = result.finite(), self._plan.rate_after(self._samples)
+        sound, rate = result.finite(), self._plan.lr_factor_after(self._samples)
         sent = {"/loss": result.loss, "/sound": sound}
         if work.batch.labels is not None:
             sent["/scores"] = result.scores
@@ -222,8 +222,8 @@ class Pipeline(Part):
         scores = arrived["/scores"].numpy() if "/scores" in arrived else None
         return rows, float(arrived["/loss"]), scores, bool(arrived["/sound"])
 
-    def _snapshot(self, point: EvalPoint) -> Snapshot:
-        return Snapshot(point, self._site.now(), self._samples, {0: np.asarray(self._dense.pull())}, {})
+    def _dense_snapshot(self, point: EvalPoint) -> ModelSnapshot:
+        return ModelSnapshot(point, self._site.now(), self._samples, {0: np.asarray(self._dense.pull())}, {})
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
@@ -231,7 +231,7 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     rule = plan.protocol.dense
     store = await world.host(HostStore, plan, rule, node="server0")
     if model:
-        await store.inherit(model.rows)
+        await store.warm_start(model.rows)
     workers = Workers(world, plan, Pipeline, (rule, store), model=(model.dense,) if model else ())
     return await run_attempt(world, plan, workers, {"store": store}, {})
 
@@ -253,7 +253,7 @@ class HostStore(Part):
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._log = AccessLog(self.record) if plan.accesses else None
 
-    async def inherit(self, rows: dict[str, Rows]) -> None:
+    async def warm_start(self, rows: dict[str, Rows]) -> None:
         """Begin with another protocol's rows; their timestamps are below those of this run, which begin with 0."""
         for name, table in self._tables.items():
             table.load(replace(rows[name], stamps=np.full(len(rows[name]), -1)))
@@ -313,10 +313,10 @@ class HostStore(Part):
             table = self._tables[name]
             log.write(table, name, batch, block, newer) if log else table.write(block, newer=newer)
 
-    def _snapshot(self, point: EvalPoint) -> Snapshot:
+    def _snapshot(self, point: EvalPoint) -> ModelSnapshot:
         ids = self._evaluated[point.day]
         rows = {name: (slice(None), table.peek(ids[name])) for name, table in self._tables.items()}
-        return Snapshot(point, self._site.now(), self._samples, {}, rows)
+        return ModelSnapshot(point, self._site.now(), self._samples, {}, rows)
 
 
 class AccessLog:

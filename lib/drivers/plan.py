@@ -112,9 +112,9 @@ class Plan:
             return self.batches
         return self.workers * max(size for _, size in split_batches(self.batches, self.workers, self.partitions))
 
-    def rate_after(self, samples: float) -> float:
+    def lr_factor_after(self, samples: float) -> float:
         """What the learning rates are multiplied by once so many samples of this plan have been trained on."""
-        return self.workload.rate_at(self.first + samples)
+        return self.workload.lr_factor_at(self.first + samples)
 
     def size_of(self, index: int) -> int:
         """Samples of the index-th batch."""
@@ -133,7 +133,7 @@ class Plan:
 
     @functools.cached_property
     def _sized_batches(self) -> SizedBatches:
-        places = self.store.ids != "distinct" or bool(self.bags_summed_before)
+        places = self.store.ids != "distinct" or bool(self.pooled_bag_sizes)
         return sized_batches(self.workload, self.seed, places)
 
     @functools.cached_property
@@ -142,27 +142,27 @@ class Plan:
         return {name: spec.dim for name, spec in self.workload.tables().items()}
 
     @functools.cached_property
-    def bags_summed_by_servers(self) -> dict[str, tuple[int, ...]]:
+    def server_bag_sizes(self) -> dict[str, tuple[int, ...]]:
         """The workload's bags, where servers sum them."""
         return self.workload.bags() if self.store.pooling == "server" else {}
 
     @functools.cached_property
-    def bags_summed_before(self) -> dict[str, tuple[int, ...]]:
+    def pooled_bag_sizes(self) -> dict[str, tuple[int, ...]]:
         """The workload's bags, where servers or embedding workers sum them, so that workers that compute see sums."""
-        return self.workload.bags() if self.embedding_workers else self.bags_summed_by_servers
+        return self.workload.bags() if self.embedding_workers else self.server_bag_sizes
 
     @property
-    def behind_embedding_workers(self) -> Plan:
+    def without_server_compression(self) -> Plan:
         """The plan of those behind the embedding workers: what travels to workers is compressed, and not what travels between
         these and the servers (Persia, Section 4.2.3)."""
         if not self.embedding_workers:
             return self
         return replace(self, store=replace(self.store, rows=Fp32(), gradients=Fp32()))
 
-    def with_summed_ids(self, batch: Batch) -> Batch:
+    def renumber_sums(self, batch: Batch) -> Batch:
         """A batch as a worker's model sees it: of what others have summed, each sum is an id of its own."""
         ids, where = dict(batch.ids), dict(batch.where)
-        for table, bag in self.bags_summed_before.items():
+        for table, bag in self.pooled_bag_sizes.items():
             ids[table] = np.arange(len(where[table]) * len(bag))
             where[table] = ids[table].reshape(-1, len(bag))
         return replace(batch, ids=ids, where=where)
@@ -237,7 +237,7 @@ class Plan:
     def _looked_up_ids(self, batch: Batch, table: str) -> np.ndarray:
         """A row is read for every entry where servers sum them, and once a batch where they send it."""
         ids = batch.ids[table]
-        return ids[batch.where[table].ravel()] if table in self.bags_summed_by_servers else ids
+        return ids[batch.where[table].ravel()] if table in self.server_bag_sizes else ids
 
 
 @dataclass(frozen=True, slots=True)

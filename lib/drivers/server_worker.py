@@ -32,7 +32,7 @@ def first_sample(rank: int, generation: int) -> int:
     return rank << 56 | (generation & 0xFFFF) << 40
 
 
-def rank_of(sample: int) -> int:
+def embedding_worker_of(sample: int) -> int:
     """The rank of the embedding worker that gave a sample ID."""
     return sample >> 56
 
@@ -61,7 +61,7 @@ class ServerClient:
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         self._rule = plan.protocol.dense if self._dense else plan.protocol.sparse
         self.pull_ahead = self._rule.pull_ahead
-        self._store, self._placement, self._pooled = plan.store, plan.placement, plan.bags_summed_by_servers
+        self._store, self._placement, self._pooled = plan.store, plan.placement, plan.server_bag_sizes
         self._slices = [dense_slice(size, len(self._handles), shard) for shard in range(len(self._handles))]
         self._steps: dict[int, tuple[int, list[Share]]] = {}
         """Batch -> its token, and where its ids, or its sums, are."""
@@ -119,7 +119,7 @@ class ServerClient:
                 share[table] = part
         return shares
 
-    async def _pull_from_servers(self, batch: Batch, shares: list[Share], *whole: bool) -> list[PullReply] | None:
+    async def _pull_from_servers(self, batch: Batch, shares: list[Share], *with_dense: bool) -> list[PullReply] | None:
         """Each server's reply; in `shares`, positions of ids give way to those of sums where servers sum."""
         start, record = self._site.now(), self._record
         wanted, calls, replies = [], [], []
@@ -132,7 +132,7 @@ class ServerClient:
                 if pooling:
                     share[table] = messages[table].bags
             wanted.append(messages)
-            call = handle.pull(self._rank, batch.index, messages, *whole)
+            call = handle.pull(self._rank, batch.index, messages, *with_dense)
             if alone and not replies:
                 replies.append(await call)
             else:
@@ -227,9 +227,9 @@ class CachedClient(ServerClient):
         places = np.arange(batch.ids[table].size)[part]
         return places[~np.isin(batch.ids[table][places], self._cached[table])]
 
-    def _cache_replies(self, batch: Batch, missing: list[Share], replies: list[PullReply], whole: bool) -> None:
+    def _cache_replies(self, batch: Batch, missing: list[Share], replies: list[PullReply], with_dense: bool) -> None:
         """Take the servers' replies into the copy."""
-        if whole:
+        if with_dense:
             self._steps_left = max(1, 1 + self._rule.cache_steps - max(reply.lead for reply in replies))
             if self._dense and self._plan.gradients:
                 self._vector.assign(np.concatenate([reply.dense for reply in replies]))
@@ -241,7 +241,7 @@ class CachedClient(ServerClient):
 
     def _update(self, batch: Batch, result: StepResult) -> None:
         """The worker's own update of its copy."""
-        rate = self._plan.rate_after(batch.index * self._plan.workload.batch_size)
+        rate = self._plan.lr_factor_after(batch.index * self._plan.workload.batch_size)
         if self._dense:
             self._vector.apply(result.dense, rate)
         for table, gradient in result.rows.items() if self._rows else ():
@@ -286,7 +286,9 @@ class EmbeddingClient(ServerClient):
         """The batch, whose ids an embedding worker holds; in their place stand the positions of the rows that will come."""
         held: DispatchedBatch | None = None
         while held is None:
-            held = await self._call_embedding_worker(await self._holder(index), "dispatch_batch", self._rank, index)
+            held = await self._call_embedding_worker(
+                await self._choose_embedding_worker(index), "dispatch_without_ids", self._rank, index
+            )
         self._samples[index] = held.sample
         self._record.bytes["dispatched"] += nbytes(held)
         return replace(held.batch, ids={table: np.arange(count) for table, count in held.rows.items()})
@@ -297,7 +299,7 @@ class EmbeddingClient(ServerClient):
         start = self._site.now()
         while True:
             sample = self._samples[batch.index]
-            reply: PullReply | None = await self._call_embedding_worker(rank_of(sample), "pull", sample)
+            reply: PullReply | None = await self._call_embedding_worker(embedding_worker_of(sample), "pull", sample)
             if reply is not None:
                 break
             await self.batch(batch.index)  # its holder died
@@ -315,7 +317,7 @@ class EmbeddingClient(ServerClient):
             sample, token = self._samples.pop(batch.index), self._tokens.pop(batch.index)
             sent = result and {table: self._store.gradients.encode(block) for table, block in result.rows.items()}
             self._record.bytes["embedding gradients"] += nbytes([sent])
-            if not await self._call_embedding_worker(rank_of(sample), "push", sample, sent):
+            if not await self._call_embedding_worker(embedding_worker_of(sample), "push", sample, sent):
                 abandoned = Gradient(self._rank, token, batch.index, batch.size, void="abandoned")
                 await asyncio.gather(*(server.push(abandoned) for server in self._handles))
         finally:
@@ -323,7 +325,7 @@ class EmbeddingClient(ServerClient):
             done.set_result(None)
         self._record.add_span("push", start, self._site.now(), batch.index)
 
-    async def _holder(self, index: int) -> int:
+    async def _choose_embedding_worker(self, index: int) -> int:
         """The rank of the embedding worker that is to hold a batch: each in turn, without the dead ones. Where the rule blocks,
         one holds all batches of a worker, so that they come to its gate in their order."""
         first = self._rank if self._rule.blocks else index
@@ -391,13 +393,13 @@ class ServerWorker(Part):
         """Take note of the embedding workers that live."""
         self._clients[-1].set_embedding_workers(embedding, patience)
 
-    async def copy(self) -> None:
+    async def state_for_rejoin(self) -> None:
         """What a worker that comes back needs of this one: nothing, since the servers have all."""
 
-    async def take_over(self, step: int, copy: None, beyond: int) -> None:
-        """Take the place of a lost worker, at a step that comes after the batch `beyond`; its share of what the others trained
-        on meanwhile is left out."""
-        self._input.skip(step, beyond)
+    async def take_over(self, step: int, copy: None, last_taken: int) -> None:
+        """Take the place of a lost worker, at a step that comes after the batch `last_taken`; its share of what the others
+        trained on meanwhile is left out."""
+        self._input.skip(step, last_taken)
 
     async def report(self, end: EvalPoint) -> PartLog:
         return self.record

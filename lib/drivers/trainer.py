@@ -77,9 +77,9 @@ class OwnBatches(Checkpointed):
         self._next += 1
         return self._first + (self._next - 1) * self._stride
 
-    def skip(self, steps: int, beyond: int = -1) -> None:
-        """Go on as if so many batches had been taken, and all up to `beyond`, which is one of them or -1."""
-        self._next = min(max(steps, (beyond - self._first) // self._stride + 1), self._size)
+    def skip(self, steps: int, last_taken: int = -1) -> None:
+        """Go on as if so many batches had been taken, and all up to `last_taken`, which is one of them or -1."""
+        self._next = min(max(steps, (last_taken - self._first) // self._stride + 1), self._size)
 
 
 def own_batches(kind: str, rank: int, workers: int, batches: int, parts: Sequence[float] = ()) -> OwnBatches:
@@ -98,7 +98,7 @@ class Trainer:
     def __init__(self, site: Site, plan: Plan, rank: int, record: PartLog, threads: int = 1):
         """`threads`: computations at the same time."""
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
-        bags = {} if plan.bags_summed_before else plan.workload.bags()
+        bags = {} if plan.pooled_bag_sizes else plan.workload.bags()
         kind = CapturedModel if plan.captured else FlatModel
         self._models = [
             site.shared_object(f"model {thread}", lambda: kind(plan.workload.model(plan.seed), site.device, bags))
@@ -125,14 +125,14 @@ class Trainer:
 
         `early` gets the dense gradient's buckets before the rest is computed.
         """
-        start, batch = self._site.now(), self._plan.with_summed_ids(batch) if self._plan.bags_summed_before else batch
+        start, batch = self._site.now(), self._plan.renumber_sums(batch) if self._plan.pooled_bag_sizes else batch
         if early:
             step = self._compute, "step", batch, dense, rows, early.buckets
             result = await self._site.compute_in_stages(self._cost(batch), early.shares, early.provide_bucket, *step)
         else:
             result = await self._site.compute(self._cost(batch), self._compute, "step", batch, dense, rows)
         end = self._note_computation(batch, start, result)
-        return result if self.note_result(batch, end, result.loss, result.scores, result.sound) else None
+        return result if self.accept_result(batch, end, result.loss, result.scores, result.sound) else None
 
     async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
         """`step` for a batch and rows that are on the device, whose results stay there until they are noted."""
@@ -141,7 +141,7 @@ class Trainer:
         self._note_computation(batch, start, result)
         return result
 
-    def note_result(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
+    def accept_result(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
         """What came of a batch whose computing ended then; whether its gradients are finite, and to be used."""
         if not sound:
             if self._plan.on_nan == "stop":
@@ -242,10 +242,10 @@ class BatchSource(Checkpointed):
             self._trainer.record.extra["input seconds"] += self._site.now() - asked
             yield batch
 
-    def skip(self, steps: int, beyond: int) -> None:
-        """Go on as if so many of its own batches had been taken, and all up to `beyond`; a queue knows no steps."""
+    def skip(self, steps: int, last_taken: int) -> None:
+        """Go on as if so many of its own batches had been taken, and all up to `last_taken`; a queue knows no steps."""
         if self._own:
-            self._own.skip(steps, beyond)
+            self._own.skip(steps, last_taken)
 
     async def _report_and_take(self, until: int) -> int | None:
         """Take a batch and tell the queue what the last computation took."""

@@ -98,7 +98,7 @@ class Roster:
             if error is not None and not isinstance(error, NodeLost):
                 raise error
 
-    async def await_work(self, rank: int, work: Callable[[int], Awaitable[None]]) -> None:
+    async def await_work_despite_deaths(self, rank: int, work: Callable[[int], Awaitable[None]]) -> None:
         """Await a part's work, hosting the part again after each death, until all work of the role is done."""
         while not self.is_done():
             try:
@@ -121,7 +121,7 @@ class Roster:
     async def _host(self, rank: int) -> Handle:
         part = await self._world.host(self._kind, self._plan, rank, *self._args, node=self.names[rank])
         if self._model:
-            await part.inherit(*self._model)
+            await part.warm_start(*self._model)
         return part
 
     async def _collect_answers(self, ask: Callable[[str, Handle], Awaitable[Any]]) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class EmbeddingWorkers(Roster):
 
         async def watch(rank: int, name: str) -> None:
             # The call fails when the embedding worker dies.
-            await self.await_work(rank, lambda rank: self.handles[rank].wait_for_stop())
+            await self.await_work_despite_deaths(rank, lambda rank: self.handles[rank].wait_for_stop())
             if self._serving and not self.handles and not self.waiting:  # no embedding worker is up or will be
                 raise NodeLost(name)
 
@@ -263,7 +263,7 @@ class Workers(Roster):
         if self._world.cluster.fails:
             async with self._embedding.keep_hosted(), asyncio.TaskGroup() as watches:
                 for rank, name in enumerate(self.names):
-                    watches.create_task(self.await_work(rank, train), name=f"{name}'s watch")
+                    watches.create_task(self.await_work_despite_deaths(rank, train), name=f"{name}'s watch")
         else:
             await asyncio.gather(*(worker.run(until) for worker in self.handles.values()))
         if not self.handles:
@@ -293,7 +293,7 @@ class Workers(Roster):
             await self.announce_peers()
 
     async def on_return(self, rank: int, part: Handle) -> None:
-        copy = await self._copy()
+        copy = await self._survivor_state()
         if copy is None and self._dense.family == "replica":
             raise NodeLost(self.names[rank])  # the others are dead too, which was not noticed yet
         steps = await self._notify(rank, "comes back")
@@ -314,9 +314,9 @@ class Workers(Roster):
         calls += [self._embedding.call_all("forget_worker", rank)] if change == "dies" else []
         return await asyncio.gather(*calls)
 
-    async def _copy(self) -> dict[str, Any] | None:
+    async def _survivor_state(self) -> dict[str, Any] | None:
         """The state of the first of the other workers."""
         for rank in sorted(self.handles):
             with suppress(NodeLost, KeyError):  # it has just died, or was found dead meanwhile
-                return await self.handles[rank].copy()
+                return await self.handles[rank].state_for_rejoin()
         return None

@@ -79,7 +79,7 @@ class Workload(Checked, ABC):
         """Table -> its rows; empty for a workload without sparse features."""
         return {}
 
-    def rate_at(self, sample: float) -> float:
+    def lr_factor_at(self, sample: float) -> float:
         """The factor of both learning rates at a place of the pass."""
         return self.lr_gamma ** sum(sample >= share * self.samples for share in self.lr_milestones)
 

@@ -282,7 +282,7 @@ class FinishedStages:
         if self._checkpoints is not None:
             self._done.append(finished)
             checkpoint.save(self._file, {"stages": self._done, "world": self._world.state()})
-            replace(self._checkpoints, stage=stage).delete()
+            replace(self._checkpoints, stage=stage).delete_stage_checkpoint()
 
     @property
     def _file(self) -> Path:

@@ -29,7 +29,7 @@ from lib.options.checked import Checked, Count, Natural, NotNegative, Share, che
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
 from lib.results.key import describe, file_digests, key, plain
-from lib.results.outcome import Outcomes
+from lib.results.outcome import StagedOutcome
 from lib.results.provenance import machine
 from lib.results.run import Run
 from lib.seeds import check_not_sealed
@@ -240,15 +240,15 @@ class Job:
                     f"train: {self.title} needs more memory than the device has: {error}; fewer workers, "
                     "a smaller batch_size or store.max_rows need less"
                 ) from error
-        outcome = Outcomes(stages, self.cluster.evaluation_device)
+        outcome = StagedOutcome(stages, self.cluster.evaluation_device)
         provenance = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
         plan, cluster = stages[-1].plan, self.cluster
         on_servers = plan.protocol.sparse.family != "replica"
         provenance["collectives"] = stages[-1].finished.collectives
         provenance["rows"] = str(plan.row_device(cluster.evaluation_device if on_servers else cluster.device))
         summary = self._epochs(outcome.summary(cluster.clock))
-        tables = outcome.history(), summary, outcome.trace(), outcome.usage()
-        run = Run(*tables, provenance, outcome.digest(), model, outcome.accesses())
+        tables = outcome.history(), summary, outcome.trace(), outcome.resource_usage()
+        run = Run(*tables, provenance, outcome.final_digest(), model, outcome.accesses())
         if settings.save:
             run.save(self.folder)
         if settings.checkpoint_every:

@@ -38,7 +38,7 @@ def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "c
     dense = DenseStore(model.vector, workload.dense_optimizer, device=device)
     samples = 0
     for stamp, index in enumerate(order):
-        batch, rate = workload.batch(seed, index), workload.rate_at(samples)
+        batch, rate = workload.batch(seed, index), workload.lr_factor_at(samples)
         samples += batch.size
         rows = {name: table.read(batch.ids[name]) for name, table in tables.items()}
         model.load(dense.values)

@@ -40,8 +40,8 @@ class Peers(Handle):
         if self.dead:
             raise NodeLost(f"worker{self.exchanger.rank}")
         if method == "mix_round":
-            return self.exchanger.current_round(*args)
-        return await self.exchanger.message_of_round(*args)
+            return self.exchanger.round_for_peer(*args)
+        return await self.exchanger.serve_message(*args)
 
 
 class Clock:

@@ -12,7 +12,7 @@ import lib
 from lib import Node, VirtualCluster
 from lib.errors import LockstepError
 from lib.protocols import Pair, get
-from lib.results.outcome import _mean_within, _training_metrics, staleness_statistics
+from lib.results.outcome import _loss_metrics, _mean_within, staleness_statistics
 from lib.results.run import Run
 from lib.store import checkpoint, sealed
 from tests.test_bad_input import broken
@@ -169,7 +169,7 @@ def test_normalised_entropy_by_hand():
     """Of four samples one is positive; predictions that are the base rate have an entropy of one."""
     rate = -(np.log(0.25) + 3 * np.log(0.75))
     steps = pd.DataFrame({"samples": [3, 1], "loss": [0.2, 0.6], "logloss": [rate / 2, rate / 2], "positives": [1, 0]})
-    assert _training_metrics(steps) == pytest.approx({"train_loss": 0.3, "train_ne": 1.0})
+    assert _loss_metrics(steps) == pytest.approx({"train_loss": 0.3, "train_ne": 1.0})
 
 
 def test_mean_staleness_by_hand():

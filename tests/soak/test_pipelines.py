@@ -73,7 +73,7 @@ def the_counter_is_read_once_more_for_the_cache(room):
     return lambda self, ids, stamp: room(self, ids, stamp + 1)
 
 
-@fault("lost update", Pipeline, "_stamp_batch")
+@fault("lost update", Pipeline, "_assign_timestamp")
 def two_batches_read_the_counter_at_once(stamp):
     def again(self, work):
         stamp(self, work)
@@ -228,8 +228,8 @@ def check_order(case):
 
 def test_what_the_history_hides_is_found_by_the_serial_run(monkeypatch, reports):
     """The device makes other rows than a serial run, and everybody has those."""
-    rate = Plan.rate_after
-    monkeypatch.setattr(Plan, "rate_after", lambda self, samples: 2 * rate(self, samples))
+    rate = Plan.lr_factor_after
+    monkeypatch.setattr(Plan, "lr_factor_after", lambda self, samples: 2 * rate(self, samples))
     assert check(BUSY).kind == "oac: no serial run"
 
 
