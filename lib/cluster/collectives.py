@@ -24,7 +24,7 @@ class Passage:
         self._begun = np.full(len(queues), np.inf)
         self._alone, self._moved = np.zeros((2, len(queues)))
 
-    def enter(self, places: np.ndarray, ready: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray]:
+    def start_transmission(self, places: np.ndarray, ready: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray]:
         """Bytes that are ready at a time at each of the places, none of which is named twice; from when and to when they pass.
         With messages queued before them they share: both go half as fast while both are there."""
         start = np.maximum(ready, self._passed[places])
@@ -67,13 +67,13 @@ def schedule_transfers(
     shared = [queue for uplink in behind.values() for queue in (uplink.out, uplink.into)]
     between, place = Passage(shared), {id(queue): np.array([number]) for number, queue in enumerate(shared)}
     for senders, receivers, size in steps:
-        start, ended = out.enter(senders, ready[senders], size)
+        start, ended = out.start_transmission(senders, ready[senders], size)
         for flow in np.argsort(start, kind="stable") if shared else ():
             for queue in uplinks(members[senders[flow]], members[receivers[flow]]):
-                [start[flow]], [through] = between.enter(place[id(queue)], start[flow : flow + 1], size)
+                [start[flow]], [through] = between.start_transmission(place[id(queue)], start[flow : flow + 1], size)
                 ended[flow] = max(ended[flow], through)
         lag = np.maximum(latency[senders], latency[receivers])
-        _, entered = into.enter(receivers, start + lag, size)
+        _, entered = into.start_transmission(receivers, start + lag, size)
         ready[receivers] = np.maximum(ready[receivers], np.maximum(entered, ended + lag))
     for passage in (out, into, between):
         passage.close(now)

@@ -18,7 +18,7 @@ import torch
 from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Main, Meeting, Site, rank_of, run_in_thread
-from lib.cluster.failures import TICK, Connection
+from lib.cluster.failures import TICK, MessageFailures
 from lib.cluster.in_process import InProcessHandle, InProcessSite, InProcessWorld, PartSlot, mean
 from lib.cluster.spec import Work
 from lib.options.checked import Count
@@ -108,7 +108,7 @@ class MessageDelays:
         self._cluster, self._seed, self._source = cluster, seed, source
         self._started: float | None = None
         """When the training started: no message is late before."""
-        self._connections: dict[tuple[str, str], Connection] = {}
+        self._connections: dict[tuple[str, str], MessageFailures] = {}
 
     def start_clock(self, ago: float = 0.0) -> None:
         """The training started so many seconds ago."""
@@ -121,7 +121,7 @@ class MessageDelays:
             return None
         if (source, target) not in self._connections:
             plan = self._cluster.failures, self._cluster.mishaps
-            self._connections[source, target] = Connection(*plan, self._seed, source, target)
+            self._connections[source, target] = MessageFailures(*plan, self._seed, source, target)
         connection = self._connections[source, target]
         if not connection:
             return None
@@ -218,10 +218,10 @@ class LocalWorld(InProcessWorld):
     async def restore(self, state: dict[str, Any]) -> None:
         await super().restore(state)
         self._clock_offset += state["clock"] - self.now()
-        self.start_clock()
+        self.start_failure_clock()
 
-    def start_clock(self) -> None:
-        super().start_clock()
+    def start_failure_clock(self) -> None:
+        super().start_failure_clock()
         ago = asyncio.get_running_loop().time() - self.failure_schedule.start
         for site in self._sites.values():
             site.start_clock(ago)

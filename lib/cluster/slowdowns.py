@@ -102,7 +102,7 @@ class Slowdown(Checked, ABC):
         """Return a worker's sample path. `nth_of_kind` counts the parts of the same kind before this one in a product, so
         that they draw from different streams."""
 
-    def scaled(self, scale: float) -> Self:
+    def scale_time(self, scale: float) -> Self:
         """Return the same slowdown in a time that runs `scale` times as long: at 1e-4 a day lasts 8.64 s."""
         scale = checked(Positive, scale, self.error_label(), "scale")
         return replace(self, **{name: _scaled(getattr(self, name), scale) for name in self.times})
@@ -302,9 +302,9 @@ class Diurnal(Slowdown):
             self._reject("period", f"at least {SHORTEST * len(self.curve):g} seconds for {len(self.curve)} shares")
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
-        return SpeedIntervals(self._free_shares())
+        return SpeedIntervals(self._shares_until())
 
-    def _free_shares(self) -> Iterator[tuple[float, float]]:
+    def _shares_until(self) -> Iterator[tuple[float, float]]:
         for place in count(math.floor(self.begin / self._interval_seconds)):
             yield self.curve[place % len(self.curve)], (place + 1) * self._interval_seconds - self.begin
 
@@ -341,9 +341,9 @@ class Shared(Slowdown):
     """Seconds of the day that are over when the run begins."""
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
-        return SpeedIntervals(self._free_shares(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind)))
+        return SpeedIntervals(self._shares_until(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind)))
 
-    def _free_shares(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
+    def _shares_until(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
         over = stream.random() * self.hold  # seconds of the first stretch that are over when the run begins
         for place in count():
             middle = (place + 0.5) * self.hold - over
@@ -373,8 +373,8 @@ class Product(Slowdown):
         flat = [part.parts if isinstance(part, Product) else (part,) for part in self.parts]
         object.__setattr__(self, "parts", tuple(chain.from_iterable(flat)))
 
-    def scaled(self, scale: float) -> Self:
-        return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))
+    def scale_time(self, scale: float) -> Self:
+        return replace(self, parts=tuple(part.scale_time(scale) for part in self.parts))
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         met: Counter[str] = Counter()
@@ -430,7 +430,7 @@ def get(name: str, scale: float = 1.0) -> Slowdown:
     if name not in presets():
         raise unknown("slowdown preset", name, presets())
     slowdown = presets()[name].slowdown
-    return slowdown if scale == 1.0 else slowdown.scaled(scale)
+    return slowdown if scale == 1.0 else slowdown.scale_time(scale)
 
 
 def random_stream(seed: int, *names: object, nth: int) -> np.random.Generator:

@@ -28,7 +28,7 @@ import yaml
 
 from lib.cluster.base import Cluster, Main, Meeting, nbytes, rank_of, run_in_thread
 from lib.cluster.collectives import COLLECTIVES, all_gather, schedule_transfers, transfers
-from lib.cluster.failures import Connection
+from lib.cluster.failures import MessageFailures
 from lib.cluster.in_process import InProcessHandle, InProcessSite, InProcessWorld, NodeContext, mean, private_copy
 from lib.cluster.spec import Link, Network, Node, Uplink, Usage, Work, send, usage
 from lib.errors import BadOption, Deadlock, unknown
@@ -260,7 +260,7 @@ class VirtualWorld(InProcessWorld):
     def __init__(self, cluster: VirtualCluster, seed: int, workers: int):
         super().__init__(cluster, seed)
         self.loop = VirtualLoop()
-        failures_between = partial(Connection, cluster.failures, cluster.mishaps, seed)
+        failures_between = partial(MessageFailures, cluster.failures, cluster.mishaps, seed)
         self.network = Network(cluster.links, cluster.uplinks, failures_between)
         self.transfers = partial(transfers, cluster.collective)
         self.clock_paused = False
@@ -423,7 +423,7 @@ class VirtualSite(InProcessSite):
         if not self.fails:
             return arrival
         start = self.world.failure_schedule.start
-        return start + network.connection(self.node, other.node).arrival_time(now - start, arrival - start)
+        return start + network.message_failures(self.node, other.node).arrival_time(now - start, arrival - start)
 
     async def _run_collective(
         self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, transfers: Callable

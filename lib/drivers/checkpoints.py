@@ -125,7 +125,7 @@ class Attempt:
     def start_clock(self, world: World) -> float:
         """Start the training clock, unless it runs; when it started."""
         if self.started is None:
-            world.start_clock()
+            world.start_failure_clock()
             self.started = world.now()
         return self.started
 

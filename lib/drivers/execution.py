@@ -34,7 +34,7 @@ async def run_with_restarts(world: World, plan: Plan, drive: Callable[..., Await
             node = await world.dead_node_in(error)
             if node is None or not await world.wait_until_up(node):
                 raise
-        plan = replace(plan, attempt=plan.attempt.next_attempt(await world.restart()))
+        plan = replace(plan, attempt=plan.attempt.next_attempt(await world.restart_all_nodes()))
 
 
 async def run_attempt(

@@ -163,7 +163,7 @@ class Trainer:
 
     def _note_computation(self, batch: Batch, start: float, result: StepResult) -> float:
         end = self._site.now()
-        self._site.report_progress(batch.size)
+        self._site.note_batch_done(batch.size)
         self.latest = Computation(self._rank, end - start, batch.size)
         self.record.add_span("compute", start, end, batch.index)
         self.record.ledger["issued"] += 1

@@ -19,7 +19,7 @@ from lib.drivers.checkpoints import Checkpoint
 from lib.drivers.embedding_worker import EmbeddingWorker
 from lib.drivers.plan import Plan
 from lib.drivers.record import OUTCOMES, EvalPoint, PartLog
-from lib.errors import NodeLost, first_cause
+from lib.errors import NodeLost, first_in_group
 
 
 class Roster:
@@ -78,10 +78,10 @@ class Roster:
 
     async def drain(self) -> None:
         """Wait until nothing is under way, and every death is dealt with."""
-        await self._world.drain()
+        await self._world.drain_orphaned_calls()
         while dead := [rank for rank in sorted(self.handles) if self._world.is_dead(self.names[rank])]:
             await asyncio.gather(*map(self._handle_death, dead))
-            await self._world.drain()
+            await self._world.drain_orphaned_calls()
 
     async def write_checkpoint(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """Let every part write its state to its place; each part's ledger by its name."""
@@ -107,7 +107,7 @@ class Roster:
                 if not await self._host_again(rank):
                     return
             except Exception as error:
-                lost = first_cause(error)
+                lost = first_in_group(error)
                 if not isinstance(lost, NodeLost) or lost.node != self.names[rank]:
                     raise
                 await self._handle_death(rank)
@@ -156,7 +156,7 @@ class Roster:
             raise NodeLost(self.names[rank])
         self.handles.pop(rank, None)
         await self.on_loss(rank, "dies", self._world.cluster.patience)
-        self._keep_logs_of_dead(self._world.take_records(self.names[rank]))
+        self._keep_logs_of_dead(self._world.take_records_of_dead(self.names[rank]))
         self.stop_waiting()
 
     def _keep_logs_of_dead(self, logs: list[PartLog]) -> None:

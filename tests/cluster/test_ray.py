@@ -105,7 +105,7 @@ def test_processes_that_share_a_gpu_average_with_gloo(monkeypatch, device, gpus,
 
     world = RayCluster(address="head:6379", device=device, workers=4).open(0, 4)
     world.ray = Actors()
-    monkeypatch.setattr(world, "_connect", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(world, "_form_process_group", lambda: asyncio.sleep(0))
     monkeypatch.setattr(starting, "actor_options", lambda *_: {})
 
     async def run():

@@ -123,7 +123,7 @@ class RayWorld(World):
         try:
             result = await main(self)
             if progress:
-                await self._report_progress(progress)
+                await self._collect_progress(progress)
             return result
         except self.ray.exceptions.RayTaskError as error:
             raise cause_of(error) from error
@@ -139,16 +139,16 @@ class RayWorld(World):
         for node in (f"worker{rank}" for rank in range(self.workers)):
             if not self.failure_schedule.is_dead(node):
                 self._actors[node] = self._start_actor(node)
-        self._connected = asyncio.ensure_future(self._connect())
+        self._connected = asyncio.ensure_future(self._form_process_group())
         # `host` awaits it and meets its error; if nothing does, the run has met another error.
         self._connected.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _report_progress_repeatedly(self, progress: Callable[[int], None]) -> None:
         while True:
             await asyncio.sleep(0.5)
-            await self._report_progress(progress)
+            await self._collect_progress(progress)
 
-    async def _report_progress(self, progress: Callable[[int], None]) -> None:
+    async def _collect_progress(self, progress: Callable[[int], None]) -> None:
         counts = [actor.take_progress.remote() for node, actor in self._actors.items() if node.startswith("worker")]
         for samples in await asyncio.gather(*counts, return_exceptions=True):
             progress(samples if isinstance(samples, int) else 0)  # 0: it has just died
@@ -261,7 +261,7 @@ class RayWorld(World):
             self._spawn(self._await_last_batch(node, actor))
         return actor
 
-    async def _connect(self) -> None:
+    async def _form_process_group(self) -> None:
         """Make the workers' process group."""
         if self.workers == 1:
             return
@@ -280,7 +280,7 @@ class RayWorld(World):
                 )
             )
 
-    def start_clock(self) -> None:
+    def start_failure_clock(self) -> None:
         if not self.failure_schedule.running:
             self._began = time.time()
         self.failure_schedule.start_clock(list(self._actors))
@@ -295,21 +295,21 @@ class RayWorld(World):
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
         await super().clear()
 
-    async def restart(self) -> list[Any]:
+    async def restart_all_nodes(self) -> list[Any]:
         nodes = list(self._actors)
         self.failure_schedule.pause()
         self._connected.cancel()
         await self._stop_restarting()
         await asyncio.gather(*(self._kill_and_keep_records(node) for node in nodes))
         self._start_workers()
-        return [record for node in nodes for record in self.take_records(node)]
+        return [record for node in nodes for record in self.take_records_of_dead(node)]
 
     def _start_clock_of(self, node: str) -> None:
         self._actors[node].start_clock.remote(time.time() - self._began)
 
     async def _await_last_batch(self, node: str, actor: Any) -> None:
         with suppress(self.ray.exceptions.RayActorError):  # it died of something else
-            self.failure_schedule.count_batch(node, await actor.batches_before_death.remote())
+            self.failure_schedule.count_batch(node, await actor.wait_for_last_batch.remote())
 
     def _kill(self, node: str) -> None:
         self._spawn(self._kill_and_keep_records(node))
@@ -336,7 +336,7 @@ class RayWorld(World):
     async def restore(self, state: dict[str, Any]) -> None:
         self._clock_offset += state["clock"] - self.now()
         await asyncio.gather(*(actor.set_clock.remote(self._clock_offset) for actor in self._actors.values()))
-        self.start_clock()
+        self.start_failure_clock()
 
 
 def _new_run_name() -> str:

@@ -22,7 +22,7 @@ import torch.distributed as distributed
 from lib.cluster.base import Cluster, Handle, Meeting, Retries
 from lib.cluster.local import MessageDelays, WallClockSite, sleep_until
 from lib.device_array import DeviceArray, to_native
-from lib.errors import BadOption, MemberLost, NodeLost, first_cause
+from lib.errors import BadOption, MemberLost, NodeLost, first_in_group
 
 COLLECTIVE = timedelta(minutes=5)
 """How long a group waits for a member before it counts as lost."""
@@ -63,9 +63,9 @@ class Host:
         self._next: defaultdict[str, int] = defaultdict(int)
         self._early: dict[tuple[str, int], asyncio.Future] = {}
 
-    async def create(self, number: int, part: type, args: tuple, again: bool = False) -> str:
+    async def create(self, part_number: int, part: type, args: tuple, again: bool = False) -> str:
         """Make a part and return Ray's name of the machine. `again`: it must find its survivors."""
-        self._parts[number] = made = part(self.site, *args)
+        self._parts[part_number] = made = part(self.site, *args)
         if again and not made.attached:
             raise NodeLost(self.site.node)
         import ray
@@ -83,13 +83,13 @@ class Host:
         self._parts.clear()
         gc.collect()  # rows in shared memory go with their parts
 
-    async def call(self, caller: str, turn: int, number: int, method: str, *args) -> Any:
+    async def call(self, caller: str, turn: int, part_number: int, method: str, *args) -> Any:
         # Ray may start an actor's async calls out of order; a pull must not overtake the push before it.
         if turn != self._next[caller]:
             self._early[caller, turn] = asyncio.get_running_loop().create_future()
             await self._early[caller, turn]
         self._next[caller] += 1
-        running = asyncio.ensure_future(getattr(self._parts[number], method)(*args))
+        running = asyncio.ensure_future(getattr(self._parts[part_number], method)(*args))
         await asyncio.sleep(0)  # let it start before the next in turn
         waiting = self._early.pop((caller, self._next[caller]), None)
         if waiting is not None:
@@ -103,7 +103,7 @@ class Host:
     async def set_clock(self, clock_offset: float) -> None:
         self.site.clock_offset = clock_offset
 
-    async def batches_before_death(self) -> int:
+    async def wait_for_last_batch(self) -> int:
         """Wait until this node has computed the batch after which it dies; the number of its batches."""
         return await self.site.stopped
 
@@ -239,7 +239,7 @@ class RaySite(WallClockSite):
     def persistent_object(self, key: str, make: Callable[[str | None], Any]) -> Any:
         return make(f"{self._name}-{key}")
 
-    def report_progress(self, samples: int) -> None:
+    def note_batch_done(self, samples: int) -> None:
         self.samples += samples
         if self.caller.delays is not None:
             batches = self.failures.count_batch(time.perf_counter() - (self._started or 0.0))
@@ -297,7 +297,7 @@ class RayHandle(Handle):
 
 def cause_of(error: BaseException) -> BaseException:
     """What went wrong in the first place: an error may have passed through several actors and groups of tasks."""
-    error = first_cause(error)
+    error = first_in_group(error)
     inner = getattr(error, "cause", None)
     return cause_of(inner) if isinstance(inner, BaseException) else error
 
