@@ -336,9 +336,9 @@ class Cluster(Checked, ABC):
         path = self.slowdown.sample_path(seed, node, rank)
         return lambda start, seconds: path.stretch(start, seconds / speed)
 
-    def failures_of(self, seed: int, node: str, batches: int = 0) -> NodeFailures:
-        """A node's failures; `batches`: the number that it has computed in its generations before."""
-        return NodeFailures(self.failures, seed, node, self.patience, batches)
+    def failures_of(self, seed: int, node: str, batches_before: int = 0) -> NodeFailures:
+        """A node's failures; `batches_before`: the number that it has computed in its generations before."""
+        return NodeFailures(self.failures, seed, node, self.patience, batches_before)
 
     def _check_device(self) -> None:
         try:

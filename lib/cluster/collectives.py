@@ -37,8 +37,8 @@ class Passage:
         self._moved[places] += size
         return start, end
 
-    def close(self, now: float) -> None:
-        """Enter the passage in the books of the queues; none of them will be used before `now` any more."""
+    def charge_queues(self, earliest: float) -> None:
+        """Enter the passage in the books of the queues; none of them will be used before `earliest` any more."""
         for place in np.flatnonzero(self._moved):
             queue, end = self._queues[place], float(self._passed[place])
             queue.passed, queue.free = end, float(self._free[place])
@@ -46,22 +46,22 @@ class Passage:
             queue.busy += float(self._moved[place]) / queue.bandwidth
             begin = max(float(self._begun[place]), queue.free)
             if queue.passing:
-                queue.passing = [each for each in queue.passing if each[1] > now]
+                queue.passing = [each for each in queue.passing if each[1] > earliest]
             if begin < end:
                 queue.passing.append((begin, end, min(float(self._alone[place]) / (end - begin), 1.0)))
 
 
 def schedule_transfers(
-    steps: Sequence[Transfer], members: Sequence[Interface], ready: np.ndarray, limit: float = float("inf")
+    steps: Sequence[Transfer], members: Sequence[Interface], ready: np.ndarray, max_bandwidth: float = float("inf")
 ) -> np.ndarray:
     """Transfers among some interfaces that depend on one another: a node sends what it has received in the steps before.
 
-    `ready` says when each member has what it needs to begin, the result when it is done; `limit` is the bandwidth that each
-    transfer is held to, where the peer gives it only a share. The interfaces and uplinks are taken from the first step to the
+    `ready` says when each member has what it needs to begin, the result when it is done; `max_bandwidth` is what each transfer
+    is held to, where the peer gives it only a share. The interfaces and uplinks are taken from the first step to the
     last: of two groups that cross one uplink, the second waits for the first.
     """
     now, ready = float(ready.min()), ready.astype(float)
-    out, into = (Passage([*map(attrgetter(side), members)], limit) for side in ("out", "into"))
+    out, into = (Passage([*map(attrgetter(side), members)], max_bandwidth) for side in ("out", "into"))
     latency = np.array([*map(attrgetter("latency"), members)])
     behind = {id(member.uplink): member.uplink for member in members if member.uplink}
     shared = [queue for uplink in behind.values() for queue in (uplink.out, uplink.into)]
@@ -76,7 +76,7 @@ def schedule_transfers(
         _, entered = into.start_transmission(receivers, start + lag, size)
         ready[receivers] = np.maximum(ready[receivers], np.maximum(entered, ended + lag))
     for passage in (out, into, between):
-        passage.close(now)
+        passage.charge_queues(now)
     return ready
 
 

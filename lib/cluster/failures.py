@@ -78,7 +78,7 @@ class Failure(Checked):
     def affects_node(self, node: str) -> bool:
         return matches(self.node, node)
 
-    def affects_connection(self, one: str, other: str) -> bool:
+    def cuts_connection(self, one: str, other: str) -> bool:
         """Whether it is about the connection of these two."""
         ends = self.connection
         pairs = ((one, other), (other, one))
@@ -217,7 +217,7 @@ class MessageFailures:
 
     def __init__(self, failures: Sequence[Failure], mishaps: Mishaps, seed: int, source: str, target: str):
         ends = " - ".join(sorted((source, target)))
-        here = ((number, each) for number, each in enumerate(failures) if each.affects_connection(source, target))
+        here = ((number, each) for number, each in enumerate(failures) if each.cuts_connection(source, target))
         deaths = [each.windows(seed, ends, number) for number, each in here]
         self._outages = FailureSpeed(deaths) if deaths else None
         self._mishaps = mishaps
@@ -268,7 +268,7 @@ class FailureSchedule:
         self._returns: dict[str, float] = {}
         """Dead nodes, and when they are up again."""
 
-    def start_clock(self, nodes: Iterable[str]) -> None:
+    def arm_failures(self, nodes: Iterable[str]) -> None:
         """Start the training's clock, unless it runs; from now on these nodes, which are up, may die."""
         if not self.running:
             self.running, self.start = True, asyncio.get_running_loop().time()
@@ -309,10 +309,10 @@ class FailureSchedule:
         self._plans.clear()
         self._next.clear()
         # Deaths at the same moment come in the order in which they were scheduled.
-        self.start_clock([*state["awaited"], *nodes])
+        self.arm_failures([*state["awaited"], *nodes])
 
     def pause(self, *nodes: str) -> None:
-        """Let these nodes, or all, live until `start_clock` names them again; deaths that are due in between never come."""
+        """Let these nodes, or all, live until `arm_failures` names them again; deaths that are due in between never come."""
         for node in nodes or list(self._timers):
             if timer := self._timers.pop(node, None):
                 timer.cancel()

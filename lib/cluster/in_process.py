@@ -52,7 +52,7 @@ class NodeContext:
             call.add_done_callback(_report_error)
             raise
 
-    def end(self) -> list[Any]:
+    def end_and_take_records(self) -> list[Any]:
         """Cancel every call and return the records of the parts."""
         self.ended = True
         for call in list(self.calls):
@@ -158,14 +158,14 @@ class InProcessSite(Site):
 
     def end(self) -> list[Any]:
         """Cancel what runs here and make room for the next generation; the records of the parts."""
-        records = self.context.end()
+        records = self.context.end_and_take_records()
         self.generation += 1
         self.context = NodeContext(self.node, self.generation)
-        self._clear_memory()
+        self._reset_after_death()
         return records
 
     @abstractmethod
-    def _clear_memory(self) -> None:
+    def _reset_after_death(self) -> None:
         """Empty the node's memory."""
 
 
@@ -220,16 +220,16 @@ class InProcessWorld(World):
             slot.retries = Retries(node, lambda: slot.context.generation, again)
         return self.handle(self.site("master"), slot)
 
-    async def _host_again(self, slot: PartSlot, restarts: int) -> bool:
+    async def _host_again(self, slot: PartSlot, world_restarts: int) -> bool:
         """Wait until a slot's node is up, and make its part again, unless all nodes have started anew meanwhile."""
-        up = await self.wait_until_up(slot.site.node) and restarts == self._restarts
+        up = await self.wait_until_up(slot.site.node) and world_restarts == self._restarts
         if up:
             self.take_records_of_dead(slot.site.node)  # the part has its record again
             slot.make_part()
         return up
 
     def start_failure_clock(self) -> None:
-        self.failure_schedule.start_clock(list(self._sites))
+        self.failure_schedule.arm_failures(list(self._sites))
 
     async def drain_orphaned_calls(self) -> None:
         while calls := [call for site in self._sites.values() for call in site.context.calls if not call.done()]:

@@ -71,12 +71,12 @@ class WallClockSite(Site):
             return function(*args)
         return await self._run(work, function, *args)
 
-    def _runs_inline(self, work: Work | None) -> bool:
+    def _too_small_for_thread(self, work: Work | None) -> bool:
         """Whether a computation is too small for a thread and for a slowdown."""
         return work is not None and work.flops < INLINE and work.bytes < INLINE and not self.failures.outages
 
     async def _run(self, work: Work | None, function: Callable, *args) -> Any:
-        if self._runs_inline(work):
+        if self._too_small_for_thread(work):
             return function(*args)
         start = time.perf_counter()
         if self._started is None:
@@ -258,5 +258,5 @@ class LocalSite(WallClockSite, InProcessSite):
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         return await self.world.collectives.reduce(meeting, "gather", self.rank, mine, list)
 
-    def _clear_memory(self) -> None:
+    def _reset_after_death(self) -> None:
         self.objects = {}

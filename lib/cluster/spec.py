@@ -207,7 +207,7 @@ class Interface:
     """The uplink that it shares with others, on the way to nodes that do not share it."""
 
 
-def usage(name: str, interface: Interface, computed: float = 0.0, lanes: int = 0) -> Usage:
+def node_usage(name: str, interface: Interface, computed: float = 0.0, lanes: int = 0) -> Usage:
     """What a node, or one direction of a private link, did."""
     out, into = interface.out, interface.into
     waits = (queue.waited / queue.messages if queue.messages else 0.0 for queue in (out, into))

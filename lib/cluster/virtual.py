@@ -30,7 +30,7 @@ from lib.cluster.base import Cluster, Main, Meeting, nbytes, rank_of, run_in_thr
 from lib.cluster.collectives import COLLECTIVES, all_gather, schedule_transfers, transfers
 from lib.cluster.failures import MessageFailures
 from lib.cluster.in_process import InProcessHandle, InProcessSite, InProcessWorld, NodeContext, mean, private_copy
-from lib.cluster.spec import Link, Network, Node, Uplink, Usage, Work, send, usage
+from lib.cluster.spec import Link, Network, Node, Uplink, Usage, Work, node_usage, send
 from lib.errors import BadOption, Deadlock, unknown
 from lib.options.checked import to_plain
 from lib.options.yaml_source import load, read
@@ -304,9 +304,9 @@ class VirtualWorld(InProcessWorld):
         return self.loop.events
 
     def usage(self) -> list[Usage]:
-        nodes = [usage(site.node, site.interface, site.computed, site.spec.lanes) for site in self._sites.values()]
-        links = [usage(" - ".join(ends), pair[0]) for ends, pair in self.network.links.items()]
-        uplinks = [usage(name, each) for name, each in self.network.uplinks.items()]
+        nodes = [node_usage(site.node, site.interface, site.computed, site.spec.lanes) for site in self._sites.values()]
+        links = [node_usage(" - ".join(ends), pair[0]) for ends, pair in self.network.links.items()]
+        uplinks = [node_usage(name, each) for name, each in self.network.uplinks.items()]
         return [*nodes, *links, *uplinks]
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
@@ -412,7 +412,7 @@ class VirtualSite(InProcessSite):
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         return await self._run_collective(meeting, "gather", mine, list, all_gather)
 
-    def _clear_memory(self) -> None:
+    def _reset_after_death(self) -> None:
         self._lanes = [0.0] * self.spec.lanes
 
     def send(self, other: VirtualSite, size: int) -> float:

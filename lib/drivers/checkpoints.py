@@ -78,7 +78,7 @@ class CheckpointFolder:
                     f"{name} has written {file} on its node, and the driver does not find it: the folder of the reports "
                     "(LOCKSTEP_REPORTS) must be one that all machines of a run share"
                 )
-            parts[name] = checkpoint.digest_of(file)
+            parts[name] = checkpoint.stored_checksum(file)
         checkpoint.save(self.newest, {"run": run, "parts": parts})
         self._delete_others(self._parts(run["batch"]))
 

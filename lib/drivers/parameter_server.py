@@ -43,7 +43,7 @@ class ParameterServer(Part):
     def __init__(
         self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str], tables: dict | None = None
     ):
-        self._site, self._rule, self._in_order = site, rule, rule.ordered(plan.workers)
+        self._site, self._rule, self._in_order = site, rule, rule.updates_serially(plan.workers)
         self._state = rule.init(plan.workers)
         self._shard = Shard(site, plan, rule, number, holds, tables)
         self._members = Members.of(plan.workers)

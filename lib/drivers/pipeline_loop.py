@@ -18,7 +18,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, ModelSnapshot, PartLog, pop_reached
 from lib.drivers.trainer import OwnBatches, Trainer
 from lib.drivers.workers import Workers
-from lib.protocols.pipeline_rule import Admission, PipelineRule
+from lib.protocols.pipeline_rule import PipelineRule, ReadView
 from lib.store.checkpoint import Part
 from lib.store.device import Arrival, Cache, Transfers
 from lib.store.rows import Rows
@@ -31,7 +31,7 @@ class InFlight:
     """A batch between its reader and its writer."""
 
     batch: Batch
-    admission: Admission
+    view: ReadView
     rows: dict[str, Rows]
     """As they were read."""
     nbytes: int
@@ -109,7 +109,7 @@ class Pipeline(Part):
     async def _prepare_batches(self, until: int) -> None:
         while (index := await self._feed.take(until)) is not None:
             batch = await self._plan.make_batch(self._site, index)
-            admission, rows, left = await self._store.read(index, batch.ids)
+            view, rows, left = await self._store.read(index, batch.ids)
             upload = await self._site.launch(None, self._upload, batch, rows)
             self.record.add_span("transfer", left, self._site.now(), index)
             nbytes, versions = 0, {}
@@ -117,7 +117,7 @@ class Pipeline(Part):
                 nbytes += block.nbytes
                 versions[name] = block.stamps
             self.record.bytes["pull rows"] += nbytes
-            await self._ready.put(InFlight(batch, admission, rows, nbytes, upload, versions))
+            await self._ready.put(InFlight(batch, view, rows, nbytes, upload, versions))
 
     async def _compute_batches(self) -> None:
         while (work := await self._ready.get()) is not None:
@@ -143,7 +143,7 @@ class Pipeline(Part):
             rows, loss, scores, sound = await self._site.launch(None, self._download_results, work)
             if self._trainer.accept_result(work.batch, work.end, loss, scores, sound):
                 self.record.ledger["applied"] += 1
-                unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
+                unseen = 0 if self._rule.validates else work.stamp - work.view.seen
                 self.record.staleness.append((work.end, unseen, work.batch.index))
             else:
                 self.record.ledger["dropped"] += 1
@@ -173,7 +173,7 @@ class Pipeline(Part):
         batch, work.blocks = work.upload.on_device()
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
-            self.record.extra["rows evicted"] += cache.release_updates(work.admission.safe)
+            self.record.extra["rows evicted"] += cache.release_updates(work.view.safe)
             places, cached = cache.find(read.ids)
             conflicts = np.flatnonzero(self._rule.stale_rows(read.stamps, cached))
             if conflicts.size:
@@ -217,7 +217,7 @@ class Pipeline(Part):
             rows[name] = Rows.of(read.ids, arrived[name].numpy(), dim, np.full(len(read), work.stamp))
             if self._log:
                 before = Rows.of(read.ids, arrived[f"/{name} before"].numpy(), dim, work.versions[name])
-                stamps = {"stamp": work.stamp, "safe": work.admission.safe}
+                stamps = {"stamp": work.stamp, "safe": work.view.safe}
                 self._log.compute(work.batch.index, name, before, rows[name], work.place, **stamps)
         scores = arrived["/scores"].numpy() if "/scores" in arrived else None
         return rows, float(arrived["/loss"]), scores, bool(arrived["/sound"])
@@ -258,17 +258,17 @@ class HostStore(Part):
         for name, table in self._tables.items():
             table.load(replace(rows[name], stamps=np.full(len(rows[name]), -1)))
 
-    async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows], float]:
-        """Admit a batch and return its admission, its rows with state and timestamps, and the time at which they leave."""
+    async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[ReadView, dict[str, Rows], float]:
+        """Admit a batch and return what it sees, its rows with state and timestamps, and the time at which they leave."""
         async with self._written:
             while not self._rule.may_read(self._state):
                 await self._written.wait()
-            self._state, admission = self._rule.on_read(self._state, batch)
+            self._state, view = self._rule.on_read(self._state, batch)
         start = self._site.now()
         rows = await self._site.compute(self._cost(ids), self._read, batch, ids)
         left = self._site.now()
         self.record.add_span("read", start, left, batch)
-        return admission, rows, left
+        return view, rows, left
 
     async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> float:
         """Store a batch's new rows, never over newer ones where the rule validates batches; return the time of their arrival."""

@@ -22,7 +22,7 @@ from lib.store.rows import PhantomTable, Placement, look_up_costs, phantom
 from lib.store.spec import CPU, Fp32, RowStore
 from lib.store.table import Table
 from lib.tasks.clicks_stream import FIELD_SHIFT
-from lib.tasks.flat_model import Batch, FlatModel, SizedBatches, sized_batches
+from lib.tasks.flat_model import Batch, FlatModel, PhantomBatches, phantom_batches
 from lib.tasks.workload import Workload, draw_batch, fresh_model
 
 PROFILED = 8
@@ -124,7 +124,7 @@ class Plan:
         """The index-th batch of this plan."""
         done, size = index * self.workload.batch_size, self.size_of(index)
         if not self.gradients:
-            return self._sized_batches.batch(self.first + done, size, index)
+            return self._phantom_batches.batch(self.first + done, size, index)
         return draw_batch(self.workload, self.seed, self.first + done, size, index, self.dims.keys())
 
     def make_batch(self, site: Site, index: int) -> Awaitable[Batch]:
@@ -132,9 +132,9 @@ class Plan:
         return site.prepare(self.size_of(index), self.batch, index)
 
     @functools.cached_property
-    def _sized_batches(self) -> SizedBatches:
+    def _phantom_batches(self) -> PhantomBatches:
         places = self.store.ids != "distinct" or bool(self.pooled_bag_sizes)
-        return sized_batches(self.workload, self.seed, places)
+        return phantom_batches(self.workload, self.seed, places)
 
     @functools.cached_property
     def dims(self) -> dict[str, int]:

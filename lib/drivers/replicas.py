@@ -213,7 +213,7 @@ def update_centre(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarr
     mine, writes = dense.copy_with_version()
     with explain_refused_writes(rule, "update_centre"):
         answer = rule.update_centre(readonly(mine), readonly(theirs))
-    changed, answer = check_pair(rule, "update_centre", "copy and answer", answer)
+    changed, answer = check_pair(rule, "update_centre", "centre and answer", answer)
     dense.merge_change(mine, writes, changed)
     return answer
 

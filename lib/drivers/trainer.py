@@ -110,7 +110,7 @@ class Trainer:
             raise BadOption(
                 f"{plan.protocol.dense.name}: the model's running statistics ({self.model.running[0]!r}) would be no "
                 "part of what is exchanged and evaluated; replicas of ds-sync, all-reduce or hybrid have them, and "
-                "lib.tasks.layers.Norm does without"
+                "lib.tasks.layers.BatchNorm does without"
             )
         self._whole = plan.workload.work()
         self._compute = self._call_model if plan.gradients else self._phantom_step
@@ -151,7 +151,7 @@ class Trainer:
                 )
             self.record.extra["not finite"] += 1
             return False
-        seen = self._plan.workload.observe(batch.labels, scores) if batch.labels is not None else None
+        seen = self._plan.workload.log_loss_and_label_sums(batch.labels, scores) if batch.labels is not None else None
         logloss, positives = seen if seen is not None else (math.nan, math.nan)
         self.record.steps.append((end, batch.index, batch.size, loss, logloss, positives))
         return True

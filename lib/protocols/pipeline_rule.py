@@ -10,8 +10,8 @@ from lib.protocols.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """The rule's answer to a batch whose rows are about to be read."""
+class ReadView:
+    """What a batch whose rows are about to be read will see."""
 
     seen: int
     """Updates that are in the store."""
@@ -62,9 +62,9 @@ class PipelineRule(Rule):
     def may_read(self, state: HostState) -> bool:
         return len(state.outstanding) < self.in_flight
 
-    def on_read(self, state: HostState, batch: int) -> tuple[HostState, Admission]:
+    def on_read(self, state: HostState, batch: int) -> tuple[HostState, ReadView]:
         """A batch is about to be read."""
-        return replace(state, outstanding=state.outstanding | {batch}), Admission(state.written)
+        return replace(state, outstanding=state.outstanding | {batch}), ReadView(state.written)
 
     def on_written(self, state: HostState, batch: int, stamp: int) -> HostState:
         """A batch is in the store, with the timestamp that the device gave it."""

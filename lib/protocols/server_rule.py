@@ -110,7 +110,7 @@ class ServerRule(Rule):
     rows_divided_by: Literal["met", "all"] = "met"
     """A row's summed gradient is divided by the pushes that met its id (GBA, Algorithm 2), or by the update's divisor."""
 
-    def ordered(self, workers: int) -> bool:
+    def updates_serially(self, workers: int) -> bool:
         """Whether an update waits for those before it. Updates of one gradient each, on arrival, run side by side."""
         return self.batches_a_step(workers) > 1
 

@@ -15,7 +15,7 @@ from xxhash import xxh3_64_hexdigest
 
 from lib import paths
 from lib.errors import Damaged, LockstepError, NotSaved
-from lib.results.key import plain
+from lib.results.key import json_default
 
 if TYPE_CHECKING:
     from lib.drivers.model_state import ModelState
@@ -139,7 +139,7 @@ class Run:
                 for name in TABLES if self.accesses is not None else TABLES[:-1]:
                     (new / f"{name}.parquet").write_bytes(data := getattr(self, name).to_parquet())
                     texts["tables"][name] = xxh3_64_hexdigest(data)
-                (new / "run.json").write_text(sealed.text(texts, plain))
+                (new / "run.json").write_text(sealed.text(texts, json_default))
                 if self.kept is not None:
                     from lib.store import checkpoint
 

@@ -145,7 +145,7 @@ def first_candidate(index, size, entry, tag, bits):
 
 
 @njit(int64(INTS, INDEX, WORDS, int64, int64, NEW_INTS, NEW_BLOCK), **OPTIONS)
-def find(ids, index, words, column, touch, slots, values):
+def find_slots(ids, index, words, column, touch, slots, values):
     """Fill in the slot of every id, -1 where it has none; returns how many have none.
 
     Rows that are found are copied to `values`, unless it is empty, and marked with `touch`, unless that is 0.

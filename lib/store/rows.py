@@ -51,8 +51,8 @@ def ids_of(ids: Any, name: str = "ids") -> np.ndarray:
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy()
 
 
-def floats_of(array: Any, shape: tuple[int, ...], name: str, *, plain: bool = True) -> np.ndarray:
-    """A float32 array of that shape with the same numbers, one on a device where it is; `plain`: a contiguous one."""
+def floats_of(array: Any, shape: tuple[int, ...], name: str, *, contiguous: bool = True) -> np.ndarray:
+    """A float32 array of that shape with the same numbers, one on a device where it is; by default a `contiguous` one."""
     if isinstance(array, DeviceArray) and array.shape == shape and array.dtype == np.float32:
         return array
     array = np.asarray(array)
@@ -62,7 +62,7 @@ def floats_of(array: Any, shape: tuple[int, ...], name: str, *, plain: bool = Tr
         if array.size and not np.can_cast(array.dtype, np.float32):
             raise BadOption(f"{name} must be float32, not {array.dtype}: convert it where the lost digits are visible")
         array = array.astype(np.float32)
-    return array if not plain or (array.flags.c_contiguous and array.flags.aligned) else array.copy()
+    return array if not contiguous or (array.flags.c_contiguous and array.flags.aligned) else array.copy()
 
 
 def whole(value: Any, name: str, least: int | None = None) -> int:
@@ -154,7 +154,7 @@ class Placement(ABC):
         """The shard of each id, int64[n]."""
 
     @abstractmethod
-    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+    def shard_loads(self, costs: Mapping[str, float]) -> np.ndarray:
         """What each shard has to do if the groups cost so much, and the ids of a group that several have are alike."""
 
     def split(self, table: str, ids: np.ndarray) -> list[np.ndarray | slice]:
@@ -172,7 +172,7 @@ class Uniform(Placement):
     def shard_of(self, table: str, ids: np.ndarray) -> np.ndarray:
         return _hash_to_shards(ids, self.shards)
 
-    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+    def shard_loads(self, costs: Mapping[str, float]) -> np.ndarray:
         return np.full(self.shards, sum(costs.values()) / self.shards)
 
 
@@ -209,7 +209,7 @@ class ByGroup(Placement):
             owner[mine] = shards[_hash_to_shards(ids[mine], len(shards))]
         return owner
 
-    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+    def shard_loads(self, costs: Mapping[str, float]) -> np.ndarray:
         loads = np.zeros(self.shards)
         for group, cost in costs.items():
             servers = self._servers(group)

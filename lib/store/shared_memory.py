@@ -111,7 +111,7 @@ class Segment:
             if not kept:
                 self._header["undo"] = NO_UNDO
         except BaseException:
-            self._release()
+            self._unlock_and_close()
             raise
 
     def protect_for_process(self, process: int) -> None:
@@ -166,9 +166,9 @@ class Segment:
             elif counts:
                 self.commit(counts)
             self._undo.close()
-            self._release()
+            self._unlock_and_close()
 
-    def _release(self) -> None:
+    def _unlock_and_close(self) -> None:
         fcntl.flock(self._rows, fcntl.LOCK_UN)  # maps that are in use would keep the lock
         self._rows.close()
 
@@ -269,13 +269,13 @@ class SharedTable(Table):
         self.segment = Segment(name, self._width, config, root, journal)
         weakref.finalize(self, self.segment.close)
         self.attached, self.repaired = self.segment.attached, self.segment.repaired
-        self._attach_segment(capacity)
+        self._resume_from_segment(capacity)
 
     def close(self, *, remove: bool = True) -> None:
         """Let go of the segment, and remove it unless another process is to go on with it."""
         self.segment.close(remove=remove, counts=(self._count, self.lost, self.evicted))
 
-    def _attach_segment(self, capacity: int = 0) -> None:
+    def _resume_from_segment(self, capacity: int = 0) -> None:
         """Go on with what the segment has."""
         self._count, self.lost, self.evicted = self.segment.counts
         self._queue = self._queue[:0]
@@ -292,7 +292,7 @@ class SharedTable(Table):
             except BaseException:
                 if self.segment.kept:
                     self.segment.roll_back()
-                    self._attach_segment()
+                    self._resume_from_segment()
                 raise
             if self.segment.kept:
                 self.segment.commit((self._count, self.lost, self.evicted))

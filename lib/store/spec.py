@@ -225,7 +225,7 @@ class ScaledFp16(Codec):
     def _encode(self, block: np.ndarray) -> Scaled:
         parts = self._parts(block)
         norms = _norms(parts)
-        codes = _multiply(parts, _divide(self.kappa, norms)).half().numpy()
+        codes = _multiply(parts, _divide_or_one(self.kappa, norms)).half().numpy()
         return Scaled(codes.ravel()[: block.size].reshape(block.shape), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
@@ -249,7 +249,7 @@ class Int8(Codec):
 
     def _encode(self, block: np.ndarray) -> Scaled:
         norms = _norms(block)
-        steps = _multiply(block, _divide(127.0, norms)).clamp(-127, 127).round()
+        steps = _multiply(block, _divide_or_one(127.0, norms)).clamp(-127, 127).round()
         return Scaled(steps.nan_to_num(-128.0).to(torch.int8).numpy(), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
@@ -273,7 +273,7 @@ def _norms(parts: np.ndarray) -> np.ndarray:
     return sizes.T.contiguous().amax(0).numpy()  # a maximum over a few numbers in a row is slow
 
 
-def _divide(number: float, norms: np.ndarray) -> np.ndarray:
+def _divide_or_one(number: float, norms: np.ndarray) -> np.ndarray:
     """float64; 1 where there is no norm."""
     return np.divide(number, norms, np.ones(norms.shape), where=norms > 0, dtype=np.float64)
 

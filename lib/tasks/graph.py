@@ -28,7 +28,7 @@ from lib.tasks.flat_model import Batch, tensor
 from lib.tasks.layers import Linear, generator
 from lib.tasks.prepared_datasets import Partitions, training_rows
 from lib.tasks.sampling import epoch_rows, zipf_probabilities
-from lib.tasks.workload import Network, TableSpec, Workload, build_network, resolve_network
+from lib.tasks.workload import Network, TableSpec, Workload, build_with_accepted_shape, resolve_network
 
 _CHUNK = 1024  # heads or queries scored at once, which bounds the memory
 _SCORED = 16_384  # most entities that they are scored against; of more entities, each chunk draws so many
@@ -93,7 +93,7 @@ class Graph:
         Neighbours are those of the training triples, without directions or relations. The places after an entity's neighbours
         repeat the entity itself.
         """
-        return _sample_without_replacement(entities, generator.random((len(entities), count)), *self._adjacency)
+        return _sample_neighbours(entities, generator.random((len(entities), count)), *self._adjacency)
 
     @functools.cached_property
     def _adjacency(self) -> tuple[np.ndarray, np.ndarray]:
@@ -194,12 +194,12 @@ def _tails(entities: np.ndarray, queries: np.ndarray, uniform: np.ndarray) -> np
 
 
 @numba.njit(cache=True, nogil=True)
-def _sample_without_replacement(entities, uniform, others, first):
+def _sample_neighbours(entities, uniform, neighbours, offsets):
     size, count = uniform.shape
     chosen, degrees = np.empty((size, count), np.int64), np.empty(size, np.int64)
     places = np.empty(count, np.int64)
     for n in range(size):
-        begin, there = first[entities[n]], first[entities[n] + 1] - first[entities[n]]
+        begin, there = offsets[entities[n]], offsets[entities[n] + 1] - offsets[entities[n]]
         degrees[n] = min(there, count)
         for k in range(degrees[n]):
             if there <= count:
@@ -213,7 +213,7 @@ def _sample_without_replacement(entities, uniform, others, first):
                         place = last
                         break
                 places[k] = place
-            chosen[n, k] = others[begin + places[k]]
+            chosen[n, k] = neighbours[begin + places[k]]
         for k in range(degrees[n], count):
             chosen[n, k] = entities[n]
     return chosen, degrees
@@ -344,7 +344,7 @@ class LinkPrediction(GraphDistribution, Workload):
     """Entities to rank against, drawn as negatives are, as Marius does on large graphs; None: all."""
 
     def __post_init__(self):
-        object.__setattr__(self, "network", resolve_network(self.network, MODELS, DistMult, self.title))
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, DistMult, self.name_in_errors))
         if 2 * (self.triples + self.evaluation_triples) > self.entities**2 * self.relations:
             self._reject("triples", "at most half of the possible ones (entities^2 * relations)")
 
@@ -353,7 +353,7 @@ class LinkPrediction(GraphDistribution, Workload):
 
     def model(self, seed: int) -> DistMult:
         shape = {"relations": self.graph.kinds, "dim": self.dim, "neighbours": self.neighbours}
-        return build_network(self._model_class, **shape, seed=seed)
+        return build_with_accepted_shape(self._model_class, **shape, seed=seed)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         graph = self.graph

@@ -129,9 +129,9 @@ class PreparedClicks(Partitions):
 _BLOCK = 1 << 16  # rows that are shuffled together, so that a batch touches few pages of a large file
 
 
-def digest(path: str) -> str:
+def manifest_digest(folder: str) -> str:
     """A hash of the folder's manifest, which has the digest of every file; "" without a manifest."""
-    manifest = Path(path) / "manifest.json"
+    manifest = Path(folder) / "manifest.json"
     return hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else ""
 
 

@@ -25,10 +25,10 @@ from lib.options.checked import Count, Natural, NotNegative, Text
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
 from lib.tasks.flat_model import Batch
-from lib.tasks.layers import Conv, Linear, Norm, generator, use_fixed_moments
+from lib.tasks.layers import BatchNorm, Conv, Linear, generator, use_fixed_moments
 from lib.tasks.prepared_datasets import Partitions, split_parts
 from lib.tasks.sampling import epoch_rows
-from lib.tasks.workload import Network, Workload, build_network, dense_parameters, resolve_network
+from lib.tasks.workload import Network, Workload, build_with_accepted_shape, dense_parameters, resolve_network
 
 _COARSE = 4  # side in pixels of the noise from which a class's pattern is enlarged
 _PAD = 4  # pixels by which a real image may move
@@ -176,7 +176,7 @@ class WideResNet(Classifier):
         classes: int,
         channels: int = 3,
         weight_decay: float = 0.0,
-        norm: NormFactory = Norm,
+        norm: NormFactory = BatchNorm,
         seed: int,
     ):
         super().__init__(weight_decay)
@@ -217,7 +217,13 @@ class WideResNet50(Classifier):
     """WRN-50-width for ImageNet: ResNet-50 (He et al., 2016) whose 3 x 3 convolutions are `width` times as wide."""
 
     def __init__(
-        self, *, width: int = 2, classes: int = 1000, weight_decay: float = 0.0, norm: NormFactory = Norm, seed: int
+        self,
+        *,
+        width: int = 2,
+        classes: int = 1000,
+        weight_decay: float = 0.0,
+        norm: NormFactory = BatchNorm,
+        seed: int,
     ):
         super().__init__(weight_decay)
         stream = generator(seed)
@@ -335,7 +341,7 @@ class ImageClasses(Workload):
     """Most images of the evaluation."""
 
     def __post_init__(self):
-        object.__setattr__(self, "network", resolve_network(self.network, MODELS, Classifier, self.title))
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, Classifier, self.name_in_errors))
         if self.network == "wrn" and (self.depth < 8 or self.depth % 6 != 2):
             self._reject("depth", "6 n + 2 layers: 8, 14, 20, 26, ...")
         if not self.noise:
@@ -344,14 +350,14 @@ class ImageClasses(Workload):
     def model(self, seed: int) -> Classifier:
         real = self.data and self._real
         classes, channels = (real.classes, real.train.shape[1]) if real else (self.classes, self.channels)
-        return build_network(
+        return build_with_accepted_shape(
             MODELS.get(self.network, self.network),
             depth=self.depth,
             width=self.width,
             classes=classes,
             channels=channels,
             weight_decay=self.weight_decay,
-            norm=nn.BatchNorm2d if self.norm == "running" else Norm,
+            norm=nn.BatchNorm2d if self.norm == "running" else BatchNorm,
             seed=seed,
         )
 

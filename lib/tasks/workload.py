@@ -66,7 +66,7 @@ class Workload(Checked, ABC):
         return f"workload {cls.name!r}"
 
     @property
-    def title(self) -> str:
+    def name_in_errors(self) -> str:
         """What errors call it: a registered name may stand for a class with other options."""
         return f"workload {self.name!r}"
 
@@ -143,7 +143,7 @@ class Workload(Checked, ABC):
     def _refuse_days(self) -> NoReturn:
         raise BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
 
-    def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
+    def log_loss_and_label_sums(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
         """Sum of the log loss and sum of the labels, for a batch with binary labels; None for other workloads."""
         return None
 
@@ -169,21 +169,22 @@ def fresh_model(workload: Workload, seed: int) -> FlatModel:
     before = _global_random_states()
     module = workload.model(seed)
     if not isinstance(module, torch.nn.Module):
-        raise BadOption(f"{workload.title}: model must return a torch.nn.Module, not {show_value(module)}")
+        raise BadOption(f"{workload.name_in_errors}: model must return a torch.nn.Module, not {show_value(module)}")
     model = FlatModel(module)
     if _global_random_states() != before and not torch.equal(model.vector, FlatModel(workload.model(seed)).vector):
         raise BadOption(
-            f"{workload.title}: model(seed={seed}) gives another model each time; the layers of lib.tasks.layers take a "
+            f"{workload.name_in_errors}: model(seed={seed}) gives another model each time; the layers of lib.tasks.layers take a "
             "generator of the seed, and torch.manual_seed(seed) first thing serves torch's own"
         )
     return model
 
 
 def draw_batch(
-    workload: Workload, seed: int, first: int, size: int, index: int, tables: Collection[str] | None = None
+    workload: Workload, seed: int, first: int, size: int, index: int, known_tables: Collection[str] | None = None
 ) -> Batch:
-    """Call `workload.draw`, and check the number of samples and the names of its tables (`tables`, if they are known)."""
-    tables = workload.tables().keys() if tables is None else tables
+    """Call `workload.draw`, and check the number of samples and the names of its tables; `known_tables` spares
+    making these names."""
+    known_tables = workload.tables().keys() if known_tables is None else known_tables
     try:
         batch = workload.draw(seed, first, size, index)
     except (StopIteration, IndexError) as error:
@@ -194,8 +195,8 @@ def draw_batch(
     elif batch.size != size or (batch.labels is not None and len(batch.labels) != size):
         labels = "no" if batch.labels is None else len(batch.labels)
         problem = f"returned a batch of size {batch.size} with {labels} labels"
-    elif unknown := batch.ids.keys() - tables:
-        known = ", ".join(tables) or "none"
+    elif unknown := batch.ids.keys() - known_tables:
+        known = ", ".join(known_tables) or "none"
         problem = f"has ids of a table {min(unknown)!r}, which tables() does not name; there: {known}"
     else:
         return batch
@@ -203,7 +204,7 @@ def draw_batch(
 
 
 def _bad_draw_error(workload: Workload, first: int, size: int, problem: str) -> BadOption:
-    return BadOption(f"{workload.title}: draw(first={first}, size={size}) {problem}")
+    return BadOption(f"{workload.name_in_errors}: draw(first={first}, size={size}) {problem}")
 
 
 def evaluate(
@@ -229,7 +230,7 @@ def evaluate(
         hook.remove()
     if not isinstance(metrics, Mapping) or not all(isinstance(value, Real) for value in metrics.values()):
         right = "metrics by name, as {'auc': 0.7}"
-        raise BadOption(f"{workload.title}: evaluate must return {right}, not {show_value(metrics)}")
+        raise BadOption(f"{workload.name_in_errors}: evaluate must return {right}, not {show_value(metrics)}")
     return dict(metrics)
 
 
@@ -258,6 +259,6 @@ def resolve_network(
     return network
 
 
-def build_network(kind: type[nn.Module], **shape: Any) -> nn.Module:
+def build_with_accepted_shape(kind: type[nn.Module], **shape: Any) -> nn.Module:
     """Make a network; its constructor gets the parts of the shape that it names."""
     return kind(**{name: shape[name] for name in signature(kind).parameters if name in shape})

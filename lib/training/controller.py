@@ -187,10 +187,12 @@ class Automatic(Checked):
         """What the mode reached of its ideal when it was last there."""
         return state.reached[mode] / state.ideal[mode]
 
-    def choose_mode(self, state: AutomaticState, now: float, rates: Sequence[float]) -> tuple[AutomaticState, int]:
-        """The decision alone: the mode to be in, if the modes' throughputs have been `rates` since the last decision."""
-        best = max(rates)
-        lost = [behind + (best - rate) * (now - state.now) for behind, rate in zip(state.behind, rates, strict=True)]
+    def choose_mode(self, state: AutomaticState, now: float, mode_rates: Sequence[float]) -> tuple[AutomaticState, int]:
+        """The decision alone: the mode to be in, if the modes' throughputs have been `mode_rates` since the last decision."""
+        best = max(mode_rates)
+        lost = [
+            behind + (best - rate) * (now - state.now) for behind, rate in zip(state.behind, mode_rates, strict=True)
+        ]
         least = min(lost)
         price = self.patience * self.cost * best
         left = lost[state.present] - least

@@ -124,7 +124,7 @@ class Index:
 
     def find(self, *ids):
         slots = np.empty(len(ids), np.int64)
-        missing = kernels.find(ints(*ids), self.index, self.words, 0, 0, slots, np.empty((0, 0), np.float32))
+        missing = kernels.find_slots(ints(*ids), self.index, self.words, 0, 0, slots, np.empty((0, 0), np.float32))
         assert missing == (slots < 0).sum()
         return slots.tolist()
 

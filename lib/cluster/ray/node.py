@@ -63,7 +63,7 @@ class Host:
         self._next: defaultdict[str, int] = defaultdict(int)
         self._early: dict[tuple[str, int], asyncio.Future] = {}
 
-    async def create(self, part_number: int, part: type, args: tuple, again: bool = False) -> str:
+    async def create_part(self, part_number: int, part: type, args: tuple, again: bool = False) -> str:
         """Make a part and return Ray's name of the machine. `again`: it must find its survivors."""
         self._parts[part_number] = made = part(self.site, *args)
         if again and not made.attached:
@@ -199,7 +199,7 @@ class RaySite(WallClockSite):
             if self.caller.delays is None:
                 raise
             # It closes the group's connections, which ends the wait of the other members.
-            self._groups.pop(_identity(meeting), None)
+            self._groups.pop(_group_key(meeting), None)
             raise MemberLost(f"a member of {meeting.members} died: {error}") from error
 
     def _mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
@@ -226,15 +226,15 @@ class RaySite(WallClockSite):
 
         `new_group(use_local_synchronization=True)` would name a group by how many its process made before, so members
         that were in different numbers of groups would wait for each other for ever."""
-        identity = _identity(meeting)
-        if identity not in self._groups:
+        key = _group_key(meeting)
+        if key not in self._groups:
             nccl = self._averaged_on.type == "cuda"
             kind = distributed.ProcessGroupNCCL if nccl else distributed.ProcessGroupGloo
-            store = distributed.PrefixStore("-".join(map(str, identity)), self.store)
+            store = distributed.PrefixStore("-".join(map(str, key)), self.store)
             rank = meeting.members.index(self.rank)
             patience = COLLECTIVE if self.caller.delays is None else MORTAL_COLLECTIVE
-            self._groups[identity] = kind(store, rank, len(meeting.members), patience)
-        return self._groups[identity]
+            self._groups[key] = kind(store, rank, len(meeting.members), patience)
+        return self._groups[key]
 
     def persistent_object(self, key: str, make: Callable[[str | None], Any]) -> Any:
         return make(f"{self._name}-{key}")
@@ -302,7 +302,7 @@ def cause_of(error: BaseException) -> BaseException:
     return cause_of(inner) if isinstance(inner, BaseException) else error
 
 
-def _identity(meeting: Meeting) -> tuple:
+def _group_key(meeting: Meeting) -> tuple:
     """The name of a process group: its members, each in one of its generations."""
     return (*meeting.members, "generations", *meeting.generations) if any(meeting.generations) else meeting.members
 
@@ -330,7 +330,7 @@ def actor_options(
     return {"num_cpus": share, "scheduling_strategy": affinity}
 
 
-def gpu_share(machines: Sequence[Mapping[str, Any]], workers: int) -> float:
+def require_gpu_share(machines: Sequence[Mapping[str, Any]], workers: int) -> float:
     """The share of a GPU that each worker's actor asks Ray for: a whole one, or 1/k where k workers have to share one."""
     gpus = sum(int(each["Resources"].get("GPU", 0)) for each in machines if each["Alive"])
     if not gpus:
