@@ -286,9 +286,8 @@ class EmbeddingClient(ServerClient):
         """The batch, whose ids an embedding worker holds; in their place stand the positions of the rows that will come."""
         held: DispatchedBatch | None = None
         while held is None:
-            held = await self._call_embedding_worker(
-                await self._choose_embedding_worker(index), "dispatch_without_ids", self._rank, index
-            )
+            rank = await self._choose_embedding_worker(index)
+            held = await self._call_embedding_worker(rank, "dispatch_without_ids", self._rank, index)
         self._samples[index] = held.sample
         self._record.bytes["dispatched"] += nbytes(held)
         return replace(held.batch, ids={table: np.arange(count) for table, count in held.rows.items()})
