@@ -85,10 +85,10 @@ class Pipeline(Part):
         """Begin with another protocol's dense parameters."""
         self._dense.load(dense)
 
-    async def run(self, until: int) -> None:
-        """Train on all batches before `until`; at the end every row is in the host store."""
+    async def run(self, until_batch: int) -> None:
+        """Train on all batches before `until_batch`; at the end every row is in the host store."""
         async with asyncio.TaskGroup() as stages:
-            stages.create_task(self._run_readers(until), name="readers")
+            stages.create_task(self._run_readers(until_batch), name="readers")
             stages.create_task(self._compute_batches(), name="device")
             for number in range(self._rule.writers):
                 stages.create_task(self._write_batches(), name=f"writer {number}")
@@ -100,14 +100,14 @@ class Pipeline(Part):
         self.record.final = {"dense": {0: self._dense.export()}}
         return self.record
 
-    async def _run_readers(self, until: int) -> None:
+    async def _run_readers(self, until_batch: int) -> None:
         async with asyncio.TaskGroup() as readers:
             for number in range(self._rule.readers):
-                readers.create_task(self._prepare_batches(until), name=f"reader {number}")
+                readers.create_task(self._prepare_batches(until_batch), name=f"reader {number}")
         await self._ready.put(None)
 
-    async def _prepare_batches(self, until: int) -> None:
-        while (index := await self._feed.take(until)) is not None:
+    async def _prepare_batches(self, until_batch: int) -> None:
+        while (index := await self._feed.take(until_batch)) is not None:
             batch = await self._plan.make_batch(self._site, index)
             view, rows, left = await self._store.read(index, batch.ids)
             upload = await self._site.launch(None, self._upload, batch, rows)

@@ -120,22 +120,23 @@ class ReplicaWorker(Part):
         """Begin with what another protocol has trained."""
         self.replica.warm_start(dense, rows)
 
-    async def run(self, until: int) -> None:
-        """Train on all batches before `until`, and leave if that is the end of the data."""
-        change = "leaves" if until == self._plan.end else "pauses"
+    async def run(self, until_batch: int) -> None:
+        """Train on all batches before `until_batch`, and leave if that is the end of the data."""
+        change = "leaves" if until_batch == self._plan.end else "pauses"
         began, steps = self.site.now(), self.replica.steps
         self._finished = False
         self._stepped.clear()
         for clock in self._clocks:
             clock.since = began
-        await self.exchanger.start(until, self.new)
+        await self.exchanger.start(until_batch, self.new)
         self.new = self.new and self._place == "gradient"
         async with asyncio.TaskGroup() as tasks:
             if self._background:
                 tasks.create_task(self._mix_in_background(), name=f"shadow {self._rank}")
             async with asyncio.TaskGroup() as threads:
                 for thread in range(self.rule.worker_threads):
-                    threads.create_task(self._train_all(thread, until, tasks), name=f"thread {thread} of {self._rank}")
+                    name = f"thread {thread} of {self._rank}"
+                    threads.create_task(self._train_all(thread, until_batch, tasks), name=name)
             if self._travelling:
                 await self._merge_travelling(self._clocks[0], self._clocks[0].done)
             lingers = self._background and self.rule.when.until == "all"
@@ -145,7 +146,7 @@ class ReplicaWorker(Part):
                     await self._servers.report_change(change)
                 await self._mix_until_all_end(began, self.replica.steps - steps)
             self._finished = True
-            self.exchanger.stop(until)
+            self.exchanger.stop(until_batch)
             await self._rendezvous.note_change(self._rank, change)
             self._stepped.set()
         if self._servers and not lingers:
@@ -185,9 +186,9 @@ class ReplicaWorker(Part):
         self.record.final = self.replica.final_model()
         return self.record
 
-    async def _train_all(self, thread: int, until: int, tasks: asyncio.TaskGroup) -> None:
+    async def _train_all(self, thread: int, until_batch: int, tasks: asyncio.TaskGroup) -> None:
         clock = self._clocks[thread % len(self._clocks)]
-        batches, servers = self._input.batches(until, tasks), [self._servers] if self._servers else []
+        batches, servers = self._input.batches(until_batch, tasks), [self._servers] if self._servers else []
         async for batch in with_pulls(batches, servers, tasks):
             await self._train(batch, clock, tasks)
 
@@ -235,7 +236,7 @@ class ReplicaWorker(Part):
         if self._travelling and (place == "after" or clock.done >= self._merges_at):
             await self._merge_travelling(clock, label)
         if place == "after" and self._overlap:
-            exchange = self.exchanger.exchange(self.replica.capture())
+            exchange = self.exchanger.exchange(self.replica.copy_with_counts())
             self._travelling = tasks.create_task(exchange, name=f"mix after batch {label}")
             self._merges_at = clock.done + self._overlap
         elif place == "after":

@@ -104,7 +104,7 @@ class Replica(Checkpointed):
             own = self._dense.pull()[self.size :]
             self._dense.shift_values(statistics.statistics_after_mix(own, theirs, self._rule.statistics) - own)
 
-    def capture(self) -> tuple[np.ndarray, int, int]:
+    def copy_with_counts(self) -> tuple[np.ndarray, int, int]:
         """What a message may be made of later: the vector, how often it was written to, and gradients of its own in it."""
         return *self._dense.copy_with_version(), self._record.ledger["held"]
 

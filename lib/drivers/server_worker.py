@@ -369,10 +369,10 @@ class ServerWorker(Part):
         self._plan = plan
         self._input = BatchSource(site, plan, rank, data_service, self._trainer, self._clients[-1].batch)
 
-    async def run(self, until: int) -> None:
-        """Train on all batches before `until`, then leave, or pause if it is not the end."""
+    async def run(self, until_batch: int) -> None:
+        """Train on all batches before `until_batch`, then leave, or pause if it is not the end."""
         async with asyncio.TaskGroup() as sending:
-            batches = self._input.batches(until, sending)
+            batches = self._input.batches(until_batch, sending)
             async for batch in with_pulls(batches, self._clients, sending):
                 pulls = [client.pull_once(batch) for client in self._clients]
                 replies = [await pulls[0]] if len(pulls) == 1 else await asyncio.gather(*pulls)
@@ -386,7 +386,7 @@ class ServerWorker(Part):
                     sending.create_task(client.push(batch, result), name=f"push of batch {batch.index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull
         for client in self._clients:
-            await client.report_change("pauses" if until < self._plan.end else "leaves")
+            await client.report_change("pauses" if until_batch < self._plan.end else "leaves")
 
     async def set_peers(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
         """Take note of the embedding workers that live."""

@@ -46,9 +46,9 @@ class WorkQueue(Part):
         self._site, self._seconds, self._first = site, seconds, None
         self._next, self._batches = 0, batches
 
-    async def take(self, until: int) -> int | None:
-        """A batch that no other worker has, out of those that come before the pause at `until`; None if there is none left."""
-        if self._next >= min(until, self._batches):
+    async def take(self, until_batch: int) -> int | None:
+        """A batch that no other worker has, out of those before the pause at `until_batch`; None if there is none left."""
+        if self._next >= min(until_batch, self._batches):
             return None
         if self._seconds is not None:
             now = self._site.now()
@@ -62,7 +62,7 @@ class WorkQueue(Part):
 class OwnBatches(Checkpointed):
     """Batches that belong to one worker, `stride` apart from the first on: every so-many-th of the pass, or a stretch of it.
 
-    A pause at `until` lets each worker come `until / workers` batches far, so that all make as many steps.
+    A pause at `until_batch` lets each worker come `until_batch / workers` batches far, so that all make as many steps.
     """
 
     in_checkpoint = ("_next",)
@@ -70,9 +70,9 @@ class OwnBatches(Checkpointed):
     def __init__(self, first: int, size: int, stride: int, workers: int):
         self._first, self._size, self._stride, self._workers, self._next = first, size, stride, workers, 0
 
-    async def take(self, until: int) -> int | None:
+    async def take(self, until_batch: int) -> int | None:
         """As a queue's."""
-        if self._next >= min(self._size, until // self._workers):
+        if self._next >= min(self._size, until_batch // self._workers):
             return None
         self._next += 1
         return self._first + (self._next - 1) * self._stride
@@ -214,8 +214,8 @@ class BatchSource(Checkpointed):
             self._own = own_batches(plan.effective_feed, rank, plan.workers, plan.batches, plan.partitions)
             self._take = self._own.take
 
-    async def batches(self, until: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
-        """All batches before `until` that fall to this worker, in the order in which they are taken.
+    async def batches(self, until_batch: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
+        """All batches before `until_batch` that fall to this worker, in the order in which they are taken.
 
         Up to `Plan.ahead` of them are made before the worker asks for them, side by side, while it does other things. No other
         worker gets what is made ahead: with a queue, a slow worker's last batches are as many more as it makes ahead.
@@ -224,7 +224,7 @@ class BatchSource(Checkpointed):
             ready: asyncio.Queue[asyncio.Task | None] = asyncio.Queue(self._plan.ahead)
 
             async def fill() -> None:
-                while (index := await self._take(until)) is not None:
+                while (index := await self._take(until_batch)) is not None:
                     await ready.put(tasks.create_task(self._make(index), name=f"making batch {index}"))
                 await ready.put(None)
 
@@ -234,7 +234,7 @@ class BatchSource(Checkpointed):
             if self._plan.ahead:
                 making = await ready.get()
             else:
-                index = await self._take(until)
+                index = await self._take(until_batch)
                 making = None if index is None else self._make(index)
             if making is None:
                 return
@@ -247,10 +247,10 @@ class BatchSource(Checkpointed):
         if self._own:
             self._own.skip(steps, last_taken)
 
-    async def _report_and_take(self, until: int) -> int | None:
+    async def _report_and_take(self, until_batch: int) -> int | None:
         """Take a batch and tell the queue what the last computation took."""
         step, self._trainer.latest = self._trainer.latest, None
-        return await self._queue.take(until, step)
+        return await self._queue.take(until_batch, step)
 
 
 class Reader(Part):

@@ -251,12 +251,12 @@ class Workers(Roster):
         await super().start(checkpoint)
         await self.announce_peers()
 
-    async def run(self, until: int) -> None:
-        """Let all workers train on the batches before `until`."""
+    async def run(self, until_batch: int) -> None:
+        """Let all workers train on the batches before `until_batch`."""
         self._training = set(self.handles)
 
         async def train(rank: int) -> None:
-            await self.handles[rank].run(until)
+            await self.handles[rank].run(until_batch)
             self._training.discard(rank)
             self.stop_waiting()
 
@@ -265,7 +265,7 @@ class Workers(Roster):
                 for rank, name in enumerate(self.names):
                     watches.create_task(self.await_work_despite_deaths(rank, train), name=f"{name}'s watch")
         else:
-            await asyncio.gather(*(worker.run(until) for worker in self.handles.values()))
+            await asyncio.gather(*(worker.run(until_batch) for worker in self.handles.values()))
         if not self.handles:
             raise NodeLost("the last worker")
 

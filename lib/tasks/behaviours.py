@@ -144,7 +144,7 @@ class WatchStream:
     world: int
     """Seed of the tastes."""
 
-    def draw(
+    def draw_viewers(
         self, size: int, *, seed: int, day: int, first: int = 0, part: object = "train"
     ) -> tuple[np.ndarray, np.ndarray, Histories]:
         """Draw groups, tastes and histories of a day, from place `first` on of the endless stream (seed, part)."""

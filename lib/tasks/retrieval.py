@@ -123,7 +123,7 @@ class NextItem(Workload):
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         parts = [
-            self._watch.draw(many, seed=seed, day=day, first=place)
+            self._watch.draw_viewers(many, seed=seed, day=day, first=place)
             for day, place, many in self.split_by_day(first, size)
         ]
         groups, _, pasts = zip(*parts, strict=True)
@@ -195,7 +195,7 @@ class _HeldOutUsers(NamedTuple):
 def _held_out_data(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers:
     size, catalogue = workload.evaluation_samples, workload._catalogue
     day = workload.days if day is None else day
-    group, taste, past = workload._watch.draw(size, seed=seed, day=day, part=f"evaluation {day}")
+    group, taste, past = workload._watch.draw_viewers(size, seed=seed, day=day, part=f"evaluation {day}")
     others = stream(seed, "others", day).integers(catalogue.items, size=(size, workload.evaluation_negatives))
     items = np.concatenate((past.next_item[:, None], others), 1)
     topics = next_topic_probabilities(catalogue, past, taste)

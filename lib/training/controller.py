@@ -313,7 +313,7 @@ class WatchedQueue(WorkQueue):
         for rank in set(range(len(self._state.recent))) - self._state.active:
             self._state = self._rule.on_join(self._state, rank)  # a worker that is still away leaves at once
 
-    async def take(self, until: int, step: Computation | None = None) -> int | None:
+    async def take(self, until_batch: int, step: Computation | None = None) -> int | None:
         """Hand out a batch, as every queue; `step` is the last computation of the worker that asks."""
         now = self._site.now()
         if step:
@@ -323,7 +323,7 @@ class WatchedQueue(WorkQueue):
             self._state, self._decided = self._rule.on_switch(self._state, now), now
         elif now >= self._decided + self._every and self._stays_in_phase:
             self._decide(now)
-        return await super().take(until) if self._stays_in_phase else None
+        return await super().take(until_batch) if self._stays_in_phase else None
 
     async def note_change(self, rank: int, change: str) -> None:
         """Note that a worker was lost or has returned."""
