@@ -27,7 +27,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 from lib import streams
 from lib.errors import BadField, nearest, unknown
 from lib.options.checked import Checked, Finite, NotNegative, Positive, Share, checked, read_kind
-from lib.options.registry import is_user_code, load_user_code
+from lib.options.registry import is_user_file, load_from_user_file
 from lib.options.units import SECONDS, PositiveSeconds, Seconds
 from lib.options.yaml_source import load, read
 
@@ -119,8 +119,8 @@ class Slowdown(Checked, ABC):
         if isinstance(data, (int, float)) and not isinstance(data, bool):
             return KINDS["lognormal"](sigma=data)
         if isinstance(data, str):
-            if is_user_code(data):
-                kind = load_user_code(data, "slowdown", Slowdown)
+            if is_user_file(data):
+                kind = load_from_user_file(data, "slowdown", Slowdown)
                 return kind() if isinstance(kind, type) else kind
             if data.endswith((".yaml", ".yml")):
                 found = load(data)

@@ -22,7 +22,7 @@ import numpy as np
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
 from lib.protocols.statistics import pool_statistics
-from lib.store.rows import Placement, Rows, Uniform, place_dense, place_rows
+from lib.store.rows import Placement, Rows, Uniform, place_rows, reshard_dense
 from lib.tasks.flat_model import FlatModel
 
 
@@ -52,7 +52,7 @@ class ModelState:
         self, shard: int, placement: Placement, holds: frozenset[str]
     ) -> tuple[dict[str, np.ndarray], dict[str, Rows]]:
         """One server's share of what it holds."""
-        dense = place_dense([self.dense], placement.shards)[shard] if "dense" in holds else {}
+        dense = reshard_dense([self.dense], placement.shards)[shard] if "dense" in holds else {}
         rows = self.rows if "rows" in holds else {}
         return dense, {table: place_rows([each], table, placement)[shard] for table, each in rows.items()}
 
@@ -78,7 +78,7 @@ def model_of(plan: Plan, records: Iterable[PartLog], next_sample: int) -> ModelS
         tables = plan.workload.tables()
         rows = rows or [{t: _average_rows([r.final["replica rows"][t] for r in replicas]) for t in tables}]
     else:
-        dense = place_dense([shards[shard] for shard in sorted(shards)], 1)[0]
+        dense = reshard_dense([shards[shard] for shard in sorted(shards)], 1)[0]
     tables = {
         table: _with_fresh_timestamps(place_rows([part[table] for part in rows], table, Uniform(shards=1))[0])
         for table in plan.workload.tables()

@@ -174,7 +174,7 @@ class Pipeline(Part):
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
             self.record.extra["rows evicted"] += cache.release_updates(work.view.safe)
-            places, cached = cache.find(read.ids)
+            places, cached = cache.places_and_stamps(read.ids)
             conflicts = np.flatnonzero(self._rule.stale_rows(read.stamps, cached))
             if conflicts.size:
                 at = upload_array(conflicts, self._site.device)
@@ -194,12 +194,12 @@ class Pipeline(Part):
         sent = {"/loss": result.loss, "/sound": sound}
         if work.batch.labels is not None:
             sent["/scores"] = result.scores
-        self._dense.apply(result.dense, rate, where=sound)
+        self._dense.apply(result.dense, rate, sound=sound)
         for name, before in work.blocks.items():
             dim, after = self._dims[name], before.clone()
-            self._optimizer.with_rate(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
+            self._optimizer.scale_lr(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
             cache = self._caches.get(name)
-            into = None if cache is None else cache.reserve_rows(work.rows[name].ids, work.stamp)
+            into = None if cache is None else cache.reserve_view(work.rows[name].ids, work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)
             if self._log:
                 sent[f"/{name} before"] = before
@@ -331,7 +331,7 @@ class AccessLog:
     def read(self, table: Table, name: str, batch: int, ids: np.ndarray) -> Rows:
         """Read rows and log it."""
         order, began = np.full(ids.size, -1), next(self._calls)
-        rows = table.read(ids, order=order)
+        rows = table.read(ids, order_out=order)
         self._add("read", batch, name, rows, order, began=began, ended=next(self._calls))
         return rows
 
@@ -339,7 +339,7 @@ class AccessLog:
         """Write rows and log it, also if the write is interrupted."""
         order, began, ended = np.full(len(rows), -1), next(self._calls), -1
         try:
-            table.write(rows, newer=newer, order=order)
+            table.write(rows, newer=newer, order_out=order)
             ended = next(self._calls)
         finally:
             self._add("write", batch, name, rows, order, began=began, ended=ended)

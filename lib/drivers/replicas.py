@@ -91,7 +91,7 @@ class Replica(Checkpointed):
 
     def add_batch_statistics(self, change: Any) -> None:
         """Move the running statistics as the forward pass of a batch moved them."""
-        self._dense.shift_values(change)
+        self._dense.shift_statistics(change)
 
     def statistics_to_send(self) -> np.ndarray:
         """What it sends of its running statistics where gradients are averaged."""
@@ -102,7 +102,7 @@ class Replica(Checkpointed):
         """Take the mean of all workers' running statistics."""
         if self._plan.gradients:
             own = self._dense.pull()[self.size :]
-            self._dense.shift_values(statistics.statistics_after_mix(own, theirs, self._rule.statistics) - own)
+            self._dense.shift_statistics(statistics.statistics_after_mix(own, theirs, self._rule.statistics) - own)
 
     def copy_with_counts(self) -> tuple[np.ndarray, int, int]:
         """What a message may be made of later: the vector, how often it was written to, and gradients of its own in it."""

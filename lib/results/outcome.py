@@ -410,8 +410,8 @@ def _loss_metrics(steps: pd.DataFrame) -> dict[str, float]:
     return {"train_loss": loss, "train_ne": ne}
 
 
-def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> float:
-    return _mean([value for time, value in notes if start < time <= end])
+def _mean_within(timed_values: list[tuple[float, int]], start: float, end: float) -> float:
+    return _mean([value for time, value in timed_values if start < time <= end])
 
 
 def _mean(values: list[int]) -> float:

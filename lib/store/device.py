@@ -156,7 +156,7 @@ class Cache:
     def __len__(self) -> int:
         return sum(map(len, self._updates.values()))
 
-    def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def places_and_stamps(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The place of each id's newest row and its timestamp, -1 where it is not cached; places hold until updates are
         released."""
         slots, _ = self._index._find_slots(ids)  # once, for both
@@ -167,7 +167,7 @@ class Cache:
         """The rows at these places."""
         return self._rows.index_select(0, upload_array(places, self._rows.device))
 
-    def reserve_rows(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
+    def reserve_view(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
         """The place in which an update is to write its rows, of distinct ids; they replace older ones. Nothing else is written
         there until the update is evicted."""
         first = self._make_room(ids.size)

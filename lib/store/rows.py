@@ -45,7 +45,7 @@ def ids_of(ids: Any, name: str = "ids") -> np.ndarray:
     if array.ndim != 1:
         raise BadOption(f"{name} must be one-dimensional, not of shape {array.shape}")
     if array.dtype != np.int64:
-        if array.size and not np.can_cast(array.dtype, np.int64) and not _fits(array):
+        if array.size and not np.can_cast(array.dtype, np.int64) and not _fits_int64(array):
             raise BadOption(f"{name} must be integers that fit int64, not {array.dtype}")
         array = array.astype(np.int64)
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy()
@@ -73,7 +73,7 @@ def whole(value: Any, name: str, least: int | None = None) -> int:
     return int(value)
 
 
-def _fits(array: np.ndarray) -> bool:
+def _fits_int64(array: np.ndarray) -> bool:
     return array.dtype.kind == "u" and int(array.max()) <= np.iinfo(np.int64).max
 
 
@@ -271,7 +271,7 @@ def place_rows(parts: Sequence[Rows], table: str, placement: Placement) -> list[
     return [Rows(*(array[order[mine]] for array in rows)) for mine in placement.split(table, ids)]
 
 
-def place_dense(parts: Sequence[Mapping[str, np.ndarray]], shards: int) -> list[dict[str, np.ndarray]]:
+def reshard_dense(parts: Sequence[Mapping[str, np.ndarray]], shards: int) -> list[dict[str, np.ndarray]]:
     """What `DenseStore.export` gave on any number of shards, in their order, as it would be on `shards` of them."""
     size = sum(part["values"].size for part in parts)
     joined = {
@@ -364,11 +364,11 @@ class PhantomTable:
     def stamps(self, ids: np.ndarray) -> np.ndarray:
         return phantom(ids.size, kind=np.int64)
 
-    def read(self, ids: np.ndarray, *, order: None = None) -> Rows:
+    def read(self, ids: np.ndarray, *, order_out: None = None) -> Rows:
         self._met.append(ids)
         return self._rows(ids)
 
-    def write(self, rows: Rows, *, newer: bool = True, order: None = None) -> None:
+    def write(self, rows: Rows, *, newer: bool = True, order_out: None = None) -> None:
         self._met.append(rows.ids)
 
     def ids(self) -> np.ndarray:

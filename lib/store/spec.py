@@ -223,17 +223,17 @@ class ScaledFp16(Codec):
     """Numbers in a block, a divisor of a row's or a multiple; None: a row."""
 
     def _encode(self, block: np.ndarray) -> Scaled:
-        parts = self._parts(block)
+        parts = self._to_blocks(block)
         norms = _norms(parts)
         codes = _multiply(parts, _divide_or_one(self.kappa, norms)).half().numpy()
         return Scaled(codes.ravel()[: block.size].reshape(block.shape), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
         codes, norms = message.codes, message.norms
-        values = _multiply(self._parts(codes), np.where(norms > 0, norms.astype(np.float64) * (1 / self.kappa), 1.0))
+        values = _multiply(self._to_blocks(codes), np.where(norms > 0, norms.astype(float) * (1 / self.kappa), 1.0))
         return values.numpy().ravel()[: codes.size].reshape(codes.shape)
 
-    def _parts(self, block: np.ndarray) -> np.ndarray:
+    def _to_blocks(self, block: np.ndarray) -> np.ndarray:
         """A row for each block; the last one is filled up with zeros."""
         size = max(1, block.shape[1] if self.block is None else self.block)
         parts = np.zeros((-(-block.size // size), size), block.dtype)

@@ -123,7 +123,7 @@ class Table:
             once, positions = kernels.unique(ids)
             if once.size < ids.size:
                 ids, (grads, _) = once, self._add_up(positions, grads, np.ones(ids.size, np.float32), once.size)
-        optimizer = self.optimizer.with_rate(rate)
+        optimizer = self.optimizer.scale_lr(rate)
         self._change_rows(
             ids, lambda slots, part: self._step(optimizer, slots, grads[part], stamp), shared=self.locking == "none"
         )
@@ -157,10 +157,10 @@ class Table:
         with self._gate.shared():
             return self._stamps(self._find_slots(ids)[0])
 
-    def read(self, ids: Any, *, order: np.ndarray | None = None) -> Rows:
+    def read(self, ids: Any, *, order_out: np.ndarray | None = None) -> Rows:
         """Copies of everything that the rows hold; unknown ids are admitted as by `pull`.
 
-        `order` takes the call's place in the order of accesses, int64[n]: of two reads or writes of a row the first has the
+        `order_out` takes the call's place in the order of accesses, int64[n]: of two reads or writes of a row the first has the
         smaller number.
         """
         ids = self._prepare_ids(ids).copy()
@@ -168,20 +168,20 @@ class Table:
             call_number = self._next_call()
             block, slots, unknown = self._read_or_initial_rows(ids, self._numbers, call_number)
             rows = Rows.of(ids, block, self.dim, self._stamps(slots))
-            if order is not None:
-                order[:] = next(self._accesses)
+            if order_out is not None:
+                order_out[:] = next(self._accesses)
         if unknown.size:
             with self._exclusive_change():
                 self._admit(unknown, call_number=call_number)
         return rows
 
-    def write(self, rows: Rows, *, newer: bool = True, order: np.ndarray | None = None) -> None:
-        """Store rows as they are, in input order; `order` as in `read`. With `newer`, only a larger timestamp replaces a row."""
+    def write(self, rows: Rows, *, newer: bool = True, order_out: np.ndarray | None = None) -> None:
+        """Store rows as they are, in input order; `order_out` as in `read`. With `newer`, a row needs a larger timestamp."""
         ids, block, stamps = self._checked(rows)
 
         def replace(slots: np.ndarray, entries: np.ndarray | slice) -> None:
-            if order is not None:
-                order[entries] = next(self._accesses)
+            if order_out is not None:
+                order_out[entries] = next(self._accesses)
             self._replace(slots, block[entries], stamps[entries], newer)
 
         self._change_rows(self._prepare_ids(ids), replace, UNSET)
@@ -251,7 +251,7 @@ class Table:
         """The ids of a call, after whatever takes long and can be done before the call excludes others."""
         if self._calls >= LAST_CALL:
             with self._exclusive_change():
-                self._renumber()
+                self._renumber_touches()
         plain = type(ids) is np.ndarray and ids.dtype == np.int64 and ids.ndim == 1 and ids.flags.carray
         return ids if plain else ids_of(ids)
 
@@ -259,7 +259,7 @@ class Table:
         self._calls += 1
         return self._calls
 
-    def _renumber(self) -> None:
+    def _renumber_touches(self) -> None:
         """Count calls anew: touches become as small as they can be in the same order."""
         self._calls = 0
         if self.max_rows is not None:

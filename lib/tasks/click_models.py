@@ -139,11 +139,11 @@ class Recurrent(nn.Module):
 
     def forward(self, inputs: Tensor, attention: Tensor) -> Tensor:
         """States (samples, length, width) for inputs (samples, length, inputs) and attention (samples, length)."""
-        learns = torch.is_grad_enabled()  # inside `_Steps` it is always off
-        return _Steps.apply(self.outer(inputs), attention, self.inner.weight, self.inner.bias, learns)
+        learns = torch.is_grad_enabled()  # inside `_AUGRUStates` it is always off
+        return _AUGRUStates.apply(self.outer(inputs), attention, self.inner.weight, self.inner.bias, learns)
 
 
-class _Steps(torch.autograd.Function):
+class _AUGRUStates(torch.autograd.Function):
     """All steps of a sequence, in arrays (length, samples, ...). With r, k, n for a step's reset, keep and new input,
 
         proposal = tanh(n + r * (the state's part of the new)),  update = attention * (1 - k),
@@ -254,14 +254,14 @@ class DIEN(ClickModel):
         places = torch.arange(self.length, device=vectors.device)
         real = (places < batch.features["behaviours"].unsqueeze(1)).to(vectors.dtype)
         interests = self.interest(history, real)
-        final = self.evolution(interests, self._attend(interests, target, real))[:, -1]
+        final = self.evolution(interests, self._attention_weights(interests, target, real))[:, -1]
         logits = self.deep(torch.cat((profile, target, final, batch.features["dense"]), 1))
         return torch.cat((logits, self._auxiliary(interests, history, others, real).unsqueeze(1)), 1)
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
         return super().loss(batch, scores[:, 0]) + self.auxiliary * scores[:, 1].mean()
 
-    def _attend(self, interests: Tensor, target: Tensor, real: Tensor) -> Tensor:
+    def _attention_weights(self, interests: Tensor, target: Tensor, real: Tensor) -> Tensor:
         """Softmax of the interests' products with the target over the real behaviours; zeros without behaviours."""
         scores = (interests @ self.attention(target).unsqueeze(2)).squeeze(2)
         weights = torch.exp(scores - scores.max(1, keepdim=True).values) * real

@@ -80,7 +80,7 @@ class Batch:
         )
 
     @property
-    def arrays(self) -> list[Any]:
+    def non_id_arrays(self) -> list[Any]:
         """All arrays but the ids."""
         return [*self.where.values(), *self.features.values(), *([] if self.labels is None else [self.labels])]
 
@@ -151,9 +151,9 @@ _phantom_batches = functools.lru_cache(maxsize=4)(PhantomBatches)
 
 def phantom_batches(workload: Any, seed: int, keep_where: bool = False) -> PhantomBatches:
     """The sized batches of a stream, shared by all runs on it, whatever their optimisers."""
-    plain = SGD(lr=1.0)
+    sgd = SGD(lr=1.0)
     return _phantom_batches(
-        replace(workload, dense_optimizer=plain, row_optimizer=plain, lr_milestones=()), seed, keep_where
+        replace(workload, dense_optimizer=sgd, row_optimizer=sgd, lr_milestones=()), seed, keep_where
     )
 
 
@@ -350,7 +350,7 @@ class CapturedModel(FlatModel):
         self._steps: dict[tuple, Callable[..., StepResult] | None] = {}
 
     def launch(self, batch: Batch, rows: Mapping[str, Tensor], *buckets: Any) -> StepResult:
-        form = batch.size, *(each.shape for each in batch.arrays), *(padded_size(len(each)) for each in rows.values())
+        form = batch.size, *(x.shape for x in batch.non_id_arrays), *(padded_size(len(x)) for x in rows.values())
         if step := self._steps.get(form):
             return step(batch, rows, *buckets)
         start, again = self.vector.clone(), form in self._steps
@@ -371,7 +371,7 @@ class CapturedModel(FlatModel):
         run = partial(super().launch, held, padded)
 
         def step(batch: Batch, rows: Mapping[str, Tensor], buckets: Any = (), on_bucket: Any = None) -> StepResult:
-            for mine, theirs in zip(held.arrays, batch.arrays, strict=True):
+            for mine, theirs in zip(held.non_id_arrays, batch.non_id_arrays, strict=True):
                 mine.copy_(theirs)
             for name, each in rows.items():
                 padded[name][: len(each)].copy_(each)

@@ -85,18 +85,18 @@ class Graph:
             found.append((keys[order], triples[order, side]))
         return tuple(found)
 
-    def sample_neighbours(
-        self, entities: np.ndarray, count: int, generator: np.random.Generator
+    def distinct_neighbours(
+        self, entities: np.ndarray, at_most: int, generator: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sample up to `count` neighbours of each entity without replacement: (entities, count), and the number of each row.
+        """Sample up to `at_most` neighbours of each entity without replacement: (entities, at_most), and the number of each row.
 
         Neighbours are those of the training triples, without directions or relations. The places after an entity's neighbours
         repeat the entity itself.
         """
-        return _sample_neighbours(entities, generator.random((len(entities), count)), *self._adjacency)
+        return _sample_neighbours(entities, generator.random((len(entities), at_most)), *self._neighbours_and_starts)
 
     @functools.cached_property
-    def _adjacency(self) -> tuple[np.ndarray, np.ndarray]:
+    def _neighbours_and_starts(self) -> tuple[np.ndarray, np.ndarray]:
         """All entities' neighbours, and where each entity's begin."""
         ends = np.concatenate((self.train[:, [0, 2]], self.train[:, [2, 0]]))
         order = np.argsort(ends[:, 0], kind="stable")
@@ -362,7 +362,7 @@ class LinkPrediction(GraphDistribution, Workload):
         negatives = graph.draw_negatives(self.negatives, self.by_degree, stream(seed, "negatives", first))
         ids, features = np.concatenate((head, tail, negatives)), {"relation": np.ascontiguousarray(relation)}
         if self._samples_neighbours:
-            near, features["degree"] = graph.sample_neighbours(ids, self.neighbours, stream(seed, "near", first))
+            near, features["degree"] = graph.distinct_neighbours(ids, self.neighbours, stream(seed, "near", first))
             ids = np.concatenate((ids, near.ravel()))
         return Batch.of(index=index, size=size, raw={TABLE: ids}, features=features)
 
@@ -451,7 +451,7 @@ def _held_out_data(workload: LinkPrediction) -> _HeldOutTriples:
         drawn = np.isin(candidates, picked)
     ids, near, degree = candidates, np.empty(0, np.int64), np.empty(0, np.int64)
     if workload._samples_neighbours:
-        near, degree = truth.sample_neighbours(candidates, workload.neighbours, stream(workload.world, "near"))
+        near, degree = truth.distinct_neighbours(candidates, workload.neighbours, stream(workload.world, "near"))
         ids = np.union1d(candidates, near)
         near = np.searchsorted(ids, near.ravel())
     return _HeldOutTriples(triples, candidates, drawn, ids, np.searchsorted(ids, candidates), near, degree)

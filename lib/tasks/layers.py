@@ -57,7 +57,7 @@ class BatchNorm(nn.Module):
         if self.fixed:
             return F.batch_norm(inputs, *self.fixed, self.weight, self.bias)
         if self.sums:
-            self.sums = tuple(a + b for a, b in zip(self.sums, _moments(inputs.detach()), strict=True))
+            self.sums = tuple(a + b for a, b in zip(self.sums, _power_sums(inputs.detach()), strict=True))
         if inputs.numel() == len(self.weight):  # one value has no spread; torch refuses to normalise it
             shape = (-1, *(1,) * (inputs.ndim - 2))
             return 0 * inputs + self.bias.view(shape)
@@ -87,7 +87,7 @@ def use_fixed_moments(model: nn.Module, forward: Callable[[], object]) -> Iterat
             norm.sums = norm.fixed = None
 
 
-def _moments(inputs: Tensor) -> tuple[float, Tensor, Tensor]:
+def _power_sums(inputs: Tensor) -> tuple[float, Tensor, Tensor]:
     """The number of values of a channel, their sums, and the sums of their squares."""
     values = inputs.transpose(0, 1).flatten(1)
     return values.shape[1], values.sum(1), values.square().sum(1)

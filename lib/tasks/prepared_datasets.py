@@ -263,7 +263,7 @@ def _within_block(rows: int, seed: int, epoch: int, day: int, block: int) -> np.
     return stream(seed, "rows", epoch, day, block).permutation(rows)
 
 
-def split_parts(path: str, parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:
+def train_and_test_columns(path: str, parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:
     """The columns to train on and the columns to evaluate."""
     if test in parts and train in parts:
         return parts[train], parts[test]

@@ -169,7 +169,7 @@ class NextItem(Workload):
         above = _share_below(scores)
         return {
             "auc": float(above[:, 0].mean()),
-            "expected_auc": _expected(above, held_out.truth),
+            "expected_auc": _expected_auc(above, held_out.truth),
             "auc_ceiling": held_out.ceiling,
             "hit_1": float(np.mean(above[:, 0] == 1)),
         }
@@ -203,7 +203,7 @@ def _held_out_data(workload: NextItem, seed: int, day: int | None) -> _HeldOutUs
     raw = {TABLE: _places(group, past), ITEM: items.ravel()}
     batch = Batch.of(index=0, day=day, size=size, raw=raw, features={"behaviours": past.behaviours})
     truth /= truth.sum(1, keepdims=True)
-    return _HeldOutUsers(batch, truth, _expected(_share_below(truth), truth))
+    return _HeldOutUsers(batch, truth, _expected_auc(_share_below(truth), truth))
 
 
 def _share_below(scores: np.ndarray) -> np.ndarray:
@@ -212,8 +212,8 @@ def _share_below(scores: np.ndarray) -> np.ndarray:
     return ((one > other).sum(2) + 0.5 * ((one == other).sum(2) - (scores == scores))) / (scores.shape[1] - 1)
 
 
-def _expected(above: np.ndarray, truth: np.ndarray) -> float:
-    return float((above * truth).sum(1).mean())
+def _expected_auc(share_below: np.ndarray, truth: np.ndarray) -> float:
+    return float((share_below * truth).sum(1).mean())
 
 
 def _places(group: np.ndarray, past: Histories) -> np.ndarray:

@@ -26,7 +26,7 @@ from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
 from lib.tasks.flat_model import Batch
 from lib.tasks.layers import BatchNorm, Conv, Linear, generator, use_fixed_moments
-from lib.tasks.prepared_datasets import Partitions, split_parts
+from lib.tasks.prepared_datasets import Partitions, train_and_test_columns
 from lib.tasks.sampling import epoch_rows
 from lib.tasks.workload import Network, Workload, build_with_accepted_shape, dense_parameters, resolve_network
 
@@ -138,7 +138,7 @@ def read_images(path: str, side: int) -> RealImages:
         return RealImages(train, train.labels, test, test.labels, len(found.manifest["classes"]))
     label, classes = list(found.manifest["classes"].items())[-1]
     parts = {name: (found.take(name, "images"), found.take(name, label).astype(np.int64)) for name in found.names}
-    train, test = split_parts(path, parts, "train", "test")
+    train, test = train_and_test_columns(path, parts, "train", "test")
     return RealImages(*train, *test, classes)
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from lib.cluster.spec import Work
 from lib.errors import BadField, BadOption
 from lib.options.checked import Checked, Count, Positive, Share, show_value
-from lib.options.registry import is_user_code, load_user_code
+from lib.options.registry import is_user_file, load_from_user_file
 from lib.store.optim import Optimizer
 from lib.tasks.flat_model import Batch, FlatModel, pool, tensor
 
@@ -249,11 +249,11 @@ def resolve_network(
     if network in known:
         return network
     if isinstance(network, str):
-        if not is_user_code(network):
+        if not is_user_file(network):
             *others, last = map(repr, known)
             own = f"a class that extends {base.__module__}.{base.__name__} may stand there too, or its file"
             raise BadField(owner, ("model",), f" must be {', '.join(others)} or {last}, not {network!r}; {own}")
-        network = load_user_code(network, "model", base)
+        network = load_from_user_file(network, "model", base)
     if not isinstance(network, type) or not issubclass(network, base):
         raise BadOption(f"{owner}: model {network!r} does not extend {base.__module__}.{base.__name__}")
     return network

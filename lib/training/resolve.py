@@ -10,7 +10,7 @@ from lib.cluster.base import Cluster
 from lib.cluster.virtual import VirtualCluster
 from lib.errors import BadOption, UnknownOption, unknown_option
 from lib.options.checked import Checked, check
-from lib.options.registry import is_user_code, load_user_code
+from lib.options.registry import is_user_file, load_from_user_file
 from lib.protocols.rule import Pair, Rule
 from lib.tasks.workload import Workload
 from lib.training.schedule import Choice, Schedule
@@ -68,8 +68,8 @@ def _object_or_factory(what: str, thing: Any) -> Any:
         if not isinstance(thing, KINDS[what]):
             raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")
         return thing
-    if is_user_code(thing):
-        kind = load_user_code(thing, what, KINDS[what])
+    if is_user_file(thing):
+        kind = load_from_user_file(thing, what, KINDS[what])
         return Factory(_names(kind), kind) if isinstance(kind, type) else kind
     if what == "cluster" and thing.endswith((".yaml", ".yml")):
         loaded = VirtualCluster.load(thing)

@@ -111,7 +111,7 @@ def test_a_step_that_is_not_finite_changes_nothing_on_the_device():
     vector, there = torch.ones(2), elsewhere.DEVICE
     store = DenseStore(vector, Adam(lr=0.1), device=there)
     for gradient, sound in (([1.0, 1.0], True), ([torch.nan, 1.0], False), ([1.0, 2.0], True)):
-        store.apply(torch.tensor(gradient).to(there), where=torch.tensor(sound).to(there))
+        store.apply(torch.tensor(gradient).to(there), sound=torch.tensor(sound).to(there))
     plain = DenseStore(vector, Adam(lr=0.1))
     for gradient in ([1.0, 1.0], [1.0, 2.0]):
         plain.apply(torch.tensor(gradient))

@@ -18,8 +18,8 @@ from lib.store.rows import (
     dense_slice,
     look_up_costs,
     pack_groups,
-    place_dense,
     place_rows,
+    reshard_dense,
 )
 from lib.store.table import Table
 
@@ -141,7 +141,7 @@ def test_shards_of_any_number_become_any_other(before, after, optimizer):
 def test_dense_shards_become_others_and_train_on(optimizer):
     whole = DenseStore(np.arange(10, dtype=np.float32), optimizer)
     whole.apply(np.ones(10, np.float32))
-    parts = place_dense(place_dense([whole.export()], 3), 4)
+    parts = reshard_dense(reshard_dense([whole.export()], 3), 4)
     whole.apply(np.full(10, 2, np.float32))
     for shard, arrays in enumerate(parts):
         store = DenseStore(np.zeros(arrays["values"].size, np.float32), optimizer)

@@ -167,10 +167,10 @@ def test_loaded_content_continues_bit_for_bit(optimizer):
 def test_the_order_of_accesses_goes_on_after_a_cut():
     before, after = (Table(2, SGD(lr=0.1), seed=0) for _ in range(2))
     orders = np.full((3, 2), -1)
-    written = before.read(ints(1, 2), order=orders[0])
-    before.write(written, newer=False, order=orders[1])
+    written = before.read(ints(1, 2), order_out=orders[0])
+    before.write(written, newer=False, order_out=orders[1])
     after.restore(before.dump())
-    after.read(ints(1, 2), order=orders[2])
+    after.read(ints(1, 2), order_out=orders[2])
     assert (np.diff(orders, axis=0) > 0).all() and (orders[0] >= 0).all()
 
 
