@@ -41,7 +41,7 @@ class Handle:
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         if method.startswith("__"):
             raise AttributeError(method)
-        call = partial(self._call, method) if self.retries is None else partial(self._call_again, method)
+        call = partial(self._call, method) if self.retries is None else partial(self._call_with_retries, method)
         self.__dict__[method] = call  # so that it is made once
         return call
 
@@ -52,7 +52,7 @@ class Handle:
     def bind(self, site: Site) -> Handle:
         """The same part, to be called from that site; a part binds every handle that it is given."""
 
-    def _call_again(self, method: str, *args) -> Awaitable[Any]:
+    def _call_with_retries(self, method: str, *args) -> Awaitable[Any]:
         return self.retries.call(partial(self._call, method, *args))
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Meeting:
     """Each member's `Site.generation`; () if every one is 0."""
 
 
-def rank_of(node: str) -> int | None:
+def worker_rank(node: str) -> int | None:
     """A worker's rank; None for other nodes."""
     return int(node.removeprefix("worker")) if node.startswith("worker") else None
 
@@ -233,7 +233,7 @@ class World(ABC):
     async def restart_all_nodes(self) -> list[Any]:
         """End every part on every node and start the nodes again, empty; the records of all parts."""
 
-    async def clear(self) -> None:
+    async def clear_parts(self) -> None:
         """Remove all parts that were hosted so far; their nodes stay up."""
         self.records.clear()
 
@@ -329,7 +329,7 @@ class Cluster(Checked, ABC):
 
     def slowdown_function(self, seed: int, node: str) -> Callable[[float, float], float] | None:
         """Return the function of a start and seconds that says how long a worker takes; None for nodes that nothing slows."""
-        rank, even = rank_of(node), self.slowdown == Lognormal(sigma=0.0) and not self.speeds
+        rank, even = worker_rank(node), self.slowdown == Lognormal(sigma=0.0) and not self.speeds
         if rank is None or even:
             return None
         speed = self.speeds[rank] if self.speeds else 1.0

@@ -94,7 +94,7 @@ def unchunked_ring(machines: Sequence[int], size: float) -> list[Transfer]:
     return [_hop(hop % workers, (hop + 1) % workers, size) for hop in range(2 * workers - 1)]
 
 
-def tree(machines: Sequence[int], size: float) -> list[Transfer]:
+def halving_doubling(machines: Sequence[int], size: float) -> list[Transfer]:
     """Chunked: halving and doubling over pairs at distances 1, 2, 4, ...; D (1 - 1/W) each way in log W steps.
 
     Ranks beyond the largest power of two hand their vector to a partner first, and get the result last.
@@ -132,7 +132,7 @@ def hierarchical(machines: Sequence[int], size: float) -> list[Transfer]:
 
 ALGORITHMS: dict[str, Callable[[Sequence[int], float], list[Transfer]]] = {
     "ring": ring,
-    "tree": tree,
+    "tree": halving_doubling,
     "whole-ring": unchunked_ring,
     "whole-tree": unchunked_tree,
     "hierarchical": hierarchical,
@@ -151,7 +151,7 @@ def transfers(collective: str, members: Sequence[Interface], size: float) -> lis
         return ALGORITHMS[collective](machines, size)
     latency = max(member.latency for member in members)
     bandwidth = min(min(member.out.bandwidth, member.into.bandwidth) for member in members)
-    ways = ring(machines, size), tree(machines, size)
+    ways = ring(machines, size), halving_doubling(machines, size)
     return min(ways, key=lambda steps: sum(latency + each / bandwidth for _, _, each in steps))
 
 

@@ -33,13 +33,13 @@ class NodeContext:
         the node was dead before: so a caller of several nodes meets the error where it awaits all of them."""
         if self.ended:
             coroutine.close()
-            return self._raise_node_lost()
+            return self._lost_result()
         task = asyncio.get_running_loop().create_task(coroutine)
         self.calls[task] = None
         task.add_done_callback(self.calls.pop)
         return self._await_shielded(task)
 
-    async def _raise_node_lost(self) -> NoReturn:
+    async def _lost_result(self) -> NoReturn:
         raise NodeLost(self.node)
 
     async def _await_shielded(self, call: asyncio.Task) -> Any:
@@ -249,9 +249,9 @@ class InProcessWorld(World):
             self.site(node).failures.restore(failures)
         self.failure_schedule.restore(state["schedule"], state["failures"], shift)
 
-    async def clear(self) -> None:
+    async def clear_parts(self) -> None:
         await self.drain_orphaned_calls()
-        await super().clear()
+        await super().clear_parts()
         for site in self._sites.values():
             site.context.parts.clear()
             site.persistent_objects.clear()

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from joblib import cpu_count
 
-from lib.cluster.base import Cluster, Main, Meeting, Site, rank_of, run_in_thread
+from lib.cluster.base import Cluster, Main, Meeting, Site, run_in_thread, worker_rank
 from lib.cluster.failures import TICK, MessageFailures
 from lib.cluster.in_process import InProcessHandle, InProcessSite, InProcessWorld, PartSlot, mean
 from lib.cluster.spec import Work
@@ -42,7 +42,7 @@ class WallClockSite(Site):
     def __init__(self, cluster: Cluster, seed: int, node: str, device: torch.device, batches: int = 0):
         """`batches`: the number that the node had computed in its generations before."""
         self.node, self.device = node, device
-        self.rank = rank_of(node)
+        self.rank = worker_rank(node)
         self.failures = cluster.failures_of(seed, node, batches)
         self.delays = MessageDelays(cluster, seed, node)
         self._stretch = cluster.slowdown_function(seed, node)

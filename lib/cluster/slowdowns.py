@@ -148,9 +148,9 @@ class Lognormal(Slowdown):
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         if not self.sigma:
-            return _Factors(lambda: 1.0)
+            return _FactorPerStep(lambda: 1.0)
         stream = random_stream(seed, "slowdown", node, nth=nth_of_kind)
-        return _Factors(lambda: math.exp(self.sigma * stream.standard_normal()))
+        return _FactorPerStep(lambda: math.exp(self.sigma * stream.standard_normal()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class Steady(Slowdown):
             factor = math.exp(
                 self.sigma * random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind).standard_normal()
             )
-        return _Factors(lambda: factor)
+        return _FactorPerStep(lambda: factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +212,7 @@ class Empirical(Slowdown):
         return _Empirical(self, random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind))
 
 
-class _Factors(SamplePath):
+class _FactorPerStep(SamplePath):
     """A computation takes as many times as long as the next factor says."""
 
     def __init__(self, following: Callable[[], float]):

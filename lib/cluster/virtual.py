@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import yaml
 
-from lib.cluster.base import Cluster, Main, Meeting, nbytes, rank_of, run_in_thread
+from lib.cluster.base import Cluster, Main, Meeting, nbytes, run_in_thread, worker_rank
 from lib.cluster.collectives import COLLECTIVES, all_gather, schedule_transfers, transfers
 from lib.cluster.failures import MessageFailures
 from lib.cluster.in_process import InProcessHandle, InProcessSite, InProcessWorld, NodeContext, mean, private_copy
@@ -223,7 +223,7 @@ class VirtualCluster(Cluster):
         """The specification as YAML, without what is as by default."""
         return yaml.safe_dump(to_plain(self), sort_keys=False)
 
-    def node(self, name: str) -> Node:
+    def node_spec(self, name: str) -> Node:
         role = name.rstrip("0123456789")
         return self.nodes.get(name, self.worker if role == "worker" else self.server)
 
@@ -327,9 +327,9 @@ class VirtualSite(InProcessSite):
 
     def __init__(self, world: VirtualWorld, node: str):
         super().__init__(world, node)
-        self.node, self.rank = node, rank_of(node)
+        self.node, self.rank = node, worker_rank(node)
         self.device = torch.device(world.cluster.device)
-        self.spec = world.cluster.node(node)
+        self.spec = world.cluster.node_spec(node)
         self.failures = world.cluster.failures_of(world.seed, node)
         self.interface = world.network.add_interface(node, self.spec.bandwidth, self.spec.latency)
         self.computed = 0.0

@@ -53,7 +53,7 @@ class Exchanger(Checkpointed, ABC):
     def stop(self, until_batch: int) -> None:
         """End that stretch: the worker mixes no more in it."""
 
-    def request_group_ahead(self) -> asyncio.Task | None:
+    def request_next_group(self) -> asyncio.Task | None:
         """Ask for a group as a step begins, where that is possible, so that the answer travels while the worker computes."""
         return None
 
@@ -75,7 +75,7 @@ class Exchanger(Checkpointed, ABC):
 class GroupExchanger(Exchanger):
     """Groups are formed by a rendezvous and mix by collectives."""
 
-    def request_group_ahead(self) -> asyncio.Task | None:
+    def request_next_group(self) -> asyncio.Task | None:
         self.round += 1
         return self._request_group(self.round - 1)
 
@@ -93,7 +93,7 @@ class GroupExchanger(Exchanger):
         """When the group was there, and what the mix in it gives, which is made again without a member that died; None where
         there is no group. With a `label` the worker waits meanwhile."""
         before = self.site.now()
-        met = await (asked or GroupExchanger.request_group_ahead(self))
+        met = await (asked or GroupExchanger.request_next_group(self))
         start = self.site.now()
         if label is not None:
             self.record.add_span("wait", before, start, label)
@@ -141,8 +141,8 @@ class GroupExchanger(Exchanger):
 class AveragingExchanger(GroupExchanger):
     """Every member gets the mean of what they all send, and of the rows that any of them holds."""
 
-    def request_group_ahead(self) -> asyncio.Task | None:
-        return super().request_group_ahead() if self.exchange_kind.ahead else None
+    def request_next_group(self) -> asyncio.Task | None:
+        return super().request_next_group() if self.exchange_kind.ahead else None
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, mixed = await self.mix_in_group(label, asked, self._mix)
@@ -173,7 +173,7 @@ class GradientExchanger(GroupExchanger):
         self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: OverlappedMean | None
     ) -> tuple[float, np.ndarray]:
         """When the group was there, and the mean; `mine` where there is no group."""
-        running, repeats = self.replica.statistics_to_send(), False
+        running, repeats = self.replica.statistics_to_average(), False
         self.record.bytes["mix gradients"] += mine.nbytes + running.nbytes
 
         async def average(met: Meeting) -> np.ndarray:
@@ -213,7 +213,7 @@ class NeighbourExchanger(Exchanger):
     async def start(self, until_batch: int, joins: bool) -> None:
         """Agree on a round: after a pause all go on with one, and a worker that joins takes one that no other has begun."""
         self._until = until_batch
-        rounds = await asyncio.gather(*(self.call(rank, "mix_round", joins) for rank in sorted(self.others)))
+        rounds = await asyncio.gather(*(self.call(rank, "round_for_peer", joins) for rank in sorted(self.others)))
         self.round = max([self.round, *(round for round in rounds if round is not None)])
         self._answer_none(round for round in self._round_messages if round < self.round)
         self._round_messages = {round: message for round, message in self._round_messages.items() if not message.done()}
@@ -277,7 +277,7 @@ class PartnerExchanger(Exchanger):
         if not mix_takes_place(self.rule, {self.rank: self.replica.distance_since_mix()}):
             return None
         start, sent = self.site.now(), self._message(round)
-        answer = await self.call(partner, "exchange_with_peer", sent)
+        answer = await self.call(partner, "answer_peer", sent)
         if answer is None:
             self.record.extra["mixes missed"] += 1
             return None

@@ -128,7 +128,7 @@ class Rendezvous(Part):
             return None  # its question was on the way when it died, or its group broke when it waited for no more
         future = asyncio.get_running_loop().create_future()
         self._answer(rank, None)
-        self._waiting[rank] = self._round(rank, round), future
+        self._waiting[rank] = self._resume_round(rank, round), future
         self._distances[rank] = distance_since_mix
         self._members = self._members.with_generation(rank, generation)
         self._form_groups()
@@ -140,7 +140,7 @@ class Rendezvous(Part):
         self._answer(rank, None)
         self._answer_end(rank)
         self._form_groups()
-        self._release()
+        self._release_if_all_ended()
 
     async def wait_for_end(self, rank: int, generation: int) -> None:
         """This worker has no more data: wait until all others have none either."""
@@ -148,7 +148,7 @@ class Rendezvous(Part):
             return  # as in `join_group`
         self._answer_end(rank)
         self._ended[rank] = over = asyncio.get_running_loop().create_future()
-        self._release()
+        self._release_if_all_ended()
         await over
 
     async def save(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Rendezvous(Part):
         await super().load(state)
         self._members = self._members.with_zero_generations()
 
-    def _round(self, rank: int, round: int) -> int:
+    def _resume_round(self, rank: int, round: int) -> int:
         """The round that a worker means: after a cut all go on with the same one, in step as at a barrier for rows, also who asks
         when some groups have gone on already."""
         if self._members.standing[rank] != "resuming":
@@ -203,7 +203,7 @@ class Rendezvous(Part):
                 self._members = self._members.after(rank, "comes in")
                 return
 
-    def _release(self) -> None:
+    def _release_if_all_ended(self) -> None:
         """Where no worker has data left, let all that wait for the others' end."""
         if self._members.awaited <= self._ended.keys():
             for rank in list(self._ended):

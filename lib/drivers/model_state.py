@@ -40,7 +40,7 @@ class ModelState:
 
     def for_optimizers_of(self, plan: Plan) -> ModelState:
         """The model as this plan's optimisers can go on with it."""
-        kinds = _optimizer_kinds(plan)
+        kinds = _optimizer_state_kinds(plan)
         dense = self.dense if kinds[0] == self.optimizers[0] else {"values": self.dense["values"]}
         rows = self.rows
         if kinds[1] != self.optimizers[1]:
@@ -83,10 +83,10 @@ def model_of(plan: Plan, records: Iterable[PartLog], next_sample: int) -> ModelS
         table: _with_fresh_timestamps(place_rows([part[table] for part in rows], table, Uniform(shards=1))[0])
         for table in plan.workload.tables()
     }
-    return ModelState(next_sample, dense, tables, _optimizer_kinds(plan))
+    return ModelState(next_sample, dense, tables, _optimizer_state_kinds(plan))
 
 
-def _optimizer_kinds(plan: Plan) -> tuple[str, str]:
+def _optimizer_state_kinds(plan: Plan) -> tuple[str, str]:
     """Two optimisers are of one kind where the state of one is that of the other."""
     dense, rows = plan.workload.dense_optimizer, plan.workload.row_optimizer
     return dense.name, f"{rows.name} with {rows.columns(4)} numbers of state for 4 values"

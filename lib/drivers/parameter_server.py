@@ -25,7 +25,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, ModelSnapshot, PartLog, pop_reached
 from lib.drivers.shard import Gradient, PullReply, Shard, StepInput, Update
 from lib.errors import BadOption
-from lib.protocols.server_rule import Apply, Push, ServerRule, ServerState, check_decisions, check_end, check_push
+from lib.protocols.server_rule import Apply, Push, ServerRule, ServerState, check_decisions, check_push, check_trained
 from lib.store.checkpoint import Part
 from lib.store.rows import Rows
 
@@ -77,7 +77,7 @@ class ParameterServer(Part):
             if worker in self._members.joining:
                 self._members = self._members.after(worker, "comes in")
                 self._state = self._rule.on_join(self._state, worker)
-                self._open_gates(self._gates)
+                self._open_permitted_gates(self._gates)
             if worker not in self._state.active:  # an embedding worker asks for a worker that was lost
                 return None
             earlier = self._gates.get(step)
@@ -86,7 +86,7 @@ class ParameterServer(Part):
                 earlier.set_result(None)
             else:  # a worker's steps start in its order, so not this one before those that wait
                 mine = [each for each in self._gates if each[0] == worker]
-                self._open_gates(mine if self._rule.pull_ahead else [step])
+                self._open_permitted_gates(mine if self._rule.pull_ahead else [step])
             updates = await self._stop_awaiting_paused()
         if updates:
             await self._apply_updates(updates)
@@ -94,7 +94,7 @@ class ParameterServer(Part):
             return None
         source, before = opening
         waited = self._site.now() - came
-        wanted, cost = self._shard.decode(wanted, with_dense)
+        wanted, cost = self._shard.decode_requests(wanted, with_dense)
         dense, rows = await self._site.compute(cost, self._shard.read, source, wanted, with_dense, after=before)
         if with_dense:
             self._copies[worker] = source.version
@@ -146,13 +146,13 @@ class ParameterServer(Part):
 
     async def report(self, end: EvalPoint) -> PartLog:
         await _wait_until_done(self._under_way)
-        check_end(self._rule, self._state, len(self._waiting))
+        check_trained(self._rule, self._state, len(self._waiting))
         self.record.ledger["in_flight"] += len(self._waiting)
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = self._shard.final_model()
         return self.record
 
-    def _open_gates(self, steps: Iterable[Step]) -> None:
+    def _open_permitted_gates(self, steps: Iterable[Step]) -> None:
         """Let those of these steps start that the rule permits, and those that have started before."""
         steps, state, may_start = list(steps), self._state, self._rule.may_start
         if not any(step in self._started or may_start(state, step[0]) for step in steps):
@@ -219,7 +219,7 @@ class ParameterServer(Part):
         self._under_way += updates
         self._state = state
         if not self._under_way:
-            self._open_gates(self._gates)
+            self._open_permitted_gates(self._gates)
         return updates
 
     async def _apply_updates(self, updates: list[Update]) -> None:
@@ -234,7 +234,7 @@ class ParameterServer(Part):
                     self._under_way.remove(update)
                     update.done.set_result(None)
             async with self._lock:
-                self._open_gates(self._gates)
+                self._open_permitted_gates(self._gates)
                 updates = await self._stop_awaiting_paused()
 
     def _log(self, update: Update, start: float) -> None:
@@ -270,7 +270,7 @@ async def _wait_until_done(updates: Iterable[Update]) -> None:
         await asyncio.wait(waiting)
 
 
-def can_return(plan: Plan, rule: ServerRule, holds: frozenset[str]) -> bool:
+def server_can_return(plan: Plan, rule: ServerRule, holds: frozenset[str]) -> bool:
     """Whether a server of this rule comes back: it holds nothing but rows that outlive its process."""
     kept = plan.store.shared_memory and plan.store.journal and plan.gradients
     return kept and holds == {"rows"} and not (rule.compensate or rule.cache_steps or plan.server_bag_sizes)
@@ -290,7 +290,7 @@ class ReturningServer(ParameterServer):
         tables = site.persistent_object("rows", plan.tables)
         super().__init__(site, plan, rule, number, holds, tables)
         self._lock = _NoteWritingLock(self._write_notes)
-        self._notes = ServerNotes(next(iter(tables.values())).segment.folder)
+        self._notes = RecoveryLog(next(iter(tables.values())).segment.folder)
         kept = self._notes.read()
         self.attached = kept is not None and all(table.attached for table in tables.values())
         """Whether this process found the rows and the note of the one before."""
@@ -338,7 +338,7 @@ class _NoteWritingLock(asyncio.Lock):
         await super().__aexit__(kind, *error)
 
 
-class ServerNotes:
+class RecoveryLog:
     """A state and lists that only grow, in a private folder. A process that is killed leaves the last `write` whole."""
 
     def __init__(self, folder: Path):
@@ -400,7 +400,7 @@ async def open_servers(
     check_cache(rule, plan)
     holds = frozenset(holds)
     nodes = range(plan.servers)
-    back = can_return(plan, rule, holds)
+    back = server_can_return(plan, rule, holds)
     kind = ReturningServer if back else ParameterServer
     hosted = (world.host(kind, plan, rule, number, holds, node=f"server{number}", returns=back) for number in nodes)
     servers = Servers(tuple(await asyncio.gather(*hosted)), holds)

@@ -140,7 +140,7 @@ class Pipeline(Part):
 
     async def _write_batches(self) -> None:
         while (work := await self._done.get()) is not None:
-            rows, loss, scores, sound = await self._site.launch(None, self._download_results, work)
+            rows, loss, scores, sound = await self._site.launch(None, self._download_updated_rows, work)
             if self._trainer.accept_result(work.batch, work.end, loss, scores, sound):
                 self.record.ledger["applied"] += 1
                 unseen = 0 if self._rule.validates else work.stamp - work.view.seen
@@ -175,7 +175,7 @@ class Pipeline(Part):
             read = work.rows[name]
             self.record.extra["rows evicted"] += cache.release_updates(work.view.safe)
             places, cached = cache.places_and_stamps(read.ids)
-            conflicts = np.flatnonzero(self._rule.stale_rows(read.stamps, cached))
+            conflicts = np.flatnonzero(self._rule.stale_reads(read.stamps, cached))
             if conflicts.size:
                 at = upload_array(conflicts, self._site.device)
                 work.blocks[name].index_copy_(0, at, cache.take(places[conflicts]))
@@ -207,7 +207,7 @@ class Pipeline(Part):
                 self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
         work.download = self._transfers.download({**work.blocks, **sent})
 
-    def _download_results(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
+    def _download_updated_rows(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
         """A batch's rows as they are to be written, its loss and scores, and whether its gradients were finite."""
         if not self._plan.gradients:
             return work.rows, math.nan, None, True
@@ -273,7 +273,7 @@ class HostStore(Part):
     async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> float:
         """Store a batch's new rows, never over newer ones where the rule validates batches; return the time of their arrival."""
         start = self._site.now()
-        await self._site.compute(self._cost(rows), self._write, batch, rows)
+        await self._site.compute(self._cost(rows), self._write_rows, batch, rows)
         self.record.add_span("write", start, self._site.now(), batch)
         async with self._written:
             self._state = self._rule.on_written(self._state, batch, stamp)
@@ -307,7 +307,7 @@ class HostStore(Part):
             rows[name] = log.read(table, name, batch, ids[name]) if log else table.read(ids[name])
         return rows
 
-    def _write(self, batch: int, rows: dict[str, Rows]) -> None:
+    def _write_rows(self, batch: int, rows: dict[str, Rows]) -> None:
         newer, log = self._rule.validates, self._log
         for name, block in rows.items():
             table = self._tables[name]

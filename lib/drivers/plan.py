@@ -106,7 +106,7 @@ class Plan:
         return self.workload.batches(self.samples)
 
     @property
-    def end(self) -> int:
+    def end_batch(self) -> int:
         """The mark at which the data ends: workers take stretches in rounds, of which the longest has most."""
         if self.effective_feed == "queue" or self.protocol.dense.family == "pipeline":
             return self.batches
@@ -231,10 +231,10 @@ class Plan:
 
     def _look_up_costs(self) -> dict[str, float]:
         first = (self.batch(index) for index in range(min(PROFILED, self.batches)))
-        looked_up = ({table: self._looked_up_ids(batch, table) for table in batch.ids} for batch in first)
+        looked_up = ({table: self._row_reads(batch, table) for table in batch.ids} for batch in first)
         return look_up_costs(looked_up, self.dims, shift=FIELD_SHIFT)
 
-    def _looked_up_ids(self, batch: Batch, table: str) -> np.ndarray:
+    def _row_reads(self, batch: Batch, table: str) -> np.ndarray:
         """A row is read for every entry where servers sum them, and once a batch where they send it."""
         ids = batch.ids[table]
         return ids[batch.where[table].ravel()] if table in self.server_bag_sizes else ids

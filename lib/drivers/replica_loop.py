@@ -158,15 +158,15 @@ class ReplicaWorker(Part):
         if embedding:
             self._servers.set_embedding_workers(embedding, patience)
 
-    async def mix_round(self, peer_joins: bool) -> int:
+    async def round_for_peer(self, peer_joins: bool) -> int:
         return self.exchanger.round_for_peer(peer_joins)
 
     async def serve_message(self, round: int, until_batch: int) -> np.ndarray | None:
         return await self.exchanger.serve_message(round, until_batch)
 
-    async def exchange_with_peer(self, message: np.ndarray) -> np.ndarray:
+    async def answer_peer(self, message: np.ndarray) -> np.ndarray:
         """Take in another worker's message, whatever this worker is doing; the answer."""
-        return await self.replica.exchange_with_peer(message)
+        return await self.replica.answer_peer(message)
 
     async def state_for_rejoin(self) -> dict[str, Any]:
         """What a worker that is there again starts from."""
@@ -175,7 +175,7 @@ class ReplicaWorker(Part):
     async def take_over(self, step: int | None, copy: dict[str, Any], last_taken: int) -> None:
         """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
         the batches of its own that it missed are left out, and those up to `last_taken` that it had computed."""
-        self._input.skip(copy["steps"] if step is None else step, last_taken)
+        self._input.resume_after(copy["steps"] if step is None else step, last_taken)
         self.replica.take_over(copy)
         for clock in self._clocks:
             clock.begun = clock.done = clock.mixed_at = copy["steps"] // len(self._clocks)
@@ -203,9 +203,9 @@ class ReplicaWorker(Part):
             await self.mix(clock, label, hold_threads=self._together)
         elif place == "beside":
             values = self.replica.pull()  # the gradient is that of the parameters before the mix
-            beside_it = asyncio.ensure_future(self.mix(clock, label, self.exchanger.request_group_ahead()))
+            beside_it = asyncio.ensure_future(self.mix(clock, label, self.exchanger.request_next_group()))
         elif place == "gradient" or (place == "after" and self.rule.worker_threads == 1 and not self._overlap):
-            asked = self.exchanger.request_group_ahead()  # the answer travels while the worker computes
+            asked = self.exchanger.request_next_group()  # the answer travels while the worker computes
         if place == "gradient":
             if self.new:
                 # From its first push on a barrier at the rows' servers counts on this worker, and so must its group: one that
@@ -229,7 +229,7 @@ class ReplicaWorker(Part):
                 await self.replica.update(result.dense, label, rate)
             if result is not None and result.statistics is not None:
                 self.replica.add_batch_statistics(result.statistics)
-            await self._push_rows(batch, result, rate, tasks)
+            await self._push(batch, result, rate, tasks)
             clock.done += 1
             self.replica.steps += 1
             self.replica.samples += batch.size
@@ -307,17 +307,17 @@ class ReplicaWorker(Part):
 
     async def _pull(self, batch: Batch) -> dict[str, np.ndarray]:
         if self._servers:
-            return (await self._servers.pull_once(batch)).rows
+            return (await self._servers.take_pull(batch)).rows
         return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
-    async def _push_rows(self, batch: Batch, result: StepResult | None, rate: float, tasks: asyncio.TaskGroup) -> None:
+    async def _push(self, batch: Batch, result: StepResult | None, lr_factor: float, tasks: asyncio.TaskGroup) -> None:
         if self._servers:
             tasks.create_task(self._servers.push(batch, result), name=f"push of batch {batch.index}")
             await asyncio.sleep(0)
         elif result is not None:
             for name, gradient in result.rows.items():
                 stamp = self.replica.steps + 1
-                self.replica.tables[name].push(batch.ids[name], gradient, stamp, distinct=True, rate=rate)
+                self.replica.tables[name].push(batch.ids[name], gradient, stamp, distinct=True, rate=lr_factor)
 
     @property
     def _estimated_samples(self) -> int:
@@ -384,7 +384,7 @@ def check_plan(plan: Plan) -> None:
                 f"{rule.name}: is_due(step={step}, seconds=inf) gave two answers to one question; what a rule remembers belongs "
                 "into its memory (init, merge), and due follows from step and seconds alone"
             )
-    steps = -(-plan.end // plan.workers)
+    steps = -(-plan.end_batch // plan.workers)
     never = plan.workers > 1 and not plan.may_end_early and isinstance(rule.when, Loop) and not rule.when.seconds
     if never and not any(rule.is_due(step, math.inf) for step in range(1, steps + 1)):
         raise BadOption(

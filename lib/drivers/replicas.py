@@ -93,10 +93,10 @@ class Replica(Checkpointed):
         """Move the running statistics as the forward pass of a batch moved them."""
         self._dense.shift_statistics(change)
 
-    def statistics_to_send(self) -> np.ndarray:
+    def statistics_to_average(self) -> np.ndarray:
         """What it sends of its running statistics where gradients are averaged."""
         own = self._dense.pull()[self.size :] if self._running else np.empty(0, np.float32)
-        return statistics.statistics_to_send(own, self._rule.statistics or "none")
+        return statistics.statistics_to_average(own, self._rule.statistics or "none")
 
     def set_mean_statistics(self, theirs: np.ndarray) -> None:
         """Take the mean of all workers' running statistics."""
@@ -120,7 +120,7 @@ class Replica(Checkpointed):
             sent = self._rule.send(self._memory, readonly(mine[: self.size]), round)
         if not self._plan.gradients:
             sent = phantom(*sent.shape, kind=sent.dtype)
-        running = statistics.statistics_to_send(mine[self.size :], self._rule.statistics)
+        running = statistics.statistics_to_average(mine[self.size :], self._rule.statistics)
         names = self._rule.averaged_state(round)
         return _concatenate(sent, running, self._dense.state(names)) if names else _concatenate(sent, running)
 
@@ -131,7 +131,7 @@ class Replica(Checkpointed):
         if len(mix.members) != 1:  # in a group of one, no other replica has them
             self._mark_held_by_others(included)
 
-    async def exchange_with_peer(self, theirs: np.ndarray) -> np.ndarray:
+    async def answer_peer(self, theirs: np.ndarray) -> np.ndarray:
         """Take in another worker's message, without time of the cores that train, and return the answer."""
         held = self._record.ledger["held"]
         answer = await self._site.compute(None, update_centre, self._plan, self._dense, theirs)

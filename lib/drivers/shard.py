@@ -131,12 +131,12 @@ class Shard(Checkpointed):
         for name, table in self.tables.items():
             table.load(rows[name])
 
-    def decode(self, messages: dict[str, Any], with_dense: bool) -> tuple[Wanted, Work]:
-        """What these messages ask for, and the cost to read it."""
+    def decode_requests(self, requests: dict[str, Any], with_dense: bool) -> tuple[Wanted, Work]:
+        """What these requests ask for, and the cost to read it."""
         wanted = {}
         numbers = self._size if with_dense else 0  # the optimiser's state is not read
         for name, table in self.tables.items():
-            wanted[name] = self._store.decode_request(messages[name])
+            wanted[name] = self._store.decode_request(requests[name])
             numbers += table.dim * _rows_in(wanted[name])
         return wanted, Work(bytes=2 * 4 * numbers)
 
@@ -227,7 +227,7 @@ class Shard(Checkpointed):
             return 0
         ids, grads = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         over = None if self._rule.rows_divided_by == "met" else divisor
-        return table.update(ids, grads, stamp, weights=np.concatenate(weights), divisor=over, rate=decision.rate)
+        return table.push_weighted(ids, grads, stamp, weights=np.concatenate(weights), divisor=over, rate=decision.rate)
 
 
 class _Memory(Checkpointed):

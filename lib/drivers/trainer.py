@@ -77,7 +77,7 @@ class OwnBatches(Checkpointed):
         self._next += 1
         return self._first + (self._next - 1) * self._stride
 
-    def skip(self, steps: int, last_taken: int = -1) -> None:
+    def resume_after(self, steps: int, last_taken: int = -1) -> None:
         """Go on as if so many batches had been taken, and all up to `last_taken`, which is one of them or -1."""
         self._next = min(max(steps, (last_taken - self._first) // self._stride + 1), self._size)
 
@@ -242,10 +242,10 @@ class BatchSource(Checkpointed):
             self._trainer.record.extra["input seconds"] += self._site.now() - asked
             yield batch
 
-    def skip(self, steps: int, last_taken: int) -> None:
+    def resume_after(self, steps: int, last_taken: int) -> None:
         """Go on as if so many of its own batches had been taken, and all up to `last_taken`; a queue knows no steps."""
         if self._own:
-            self._own.skip(steps, last_taken)
+            self._own.resume_after(steps, last_taken)
 
     async def _report_and_take(self, until_batch: int) -> int | None:
         """Take a batch and tell the queue what the last computation took."""

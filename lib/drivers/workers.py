@@ -50,7 +50,7 @@ class Roster:
         """Whether the others cannot go on without this part."""
         return False
 
-    def settle_ledger(self, log: PartLog) -> None:
+    def close_dead_ledger(self, log: PartLog) -> None:
         """Close a dead part's ledger."""
 
     async def on_loss(self, rank: int, change: str, after: float) -> None:
@@ -162,7 +162,7 @@ class Roster:
     def _keep_logs_of_dead(self, logs: list[PartLog]) -> None:
         """Keep a dead part's logs, with their ledgers settled."""
         for log in logs:
-            self.settle_ledger(log)
+            self.close_dead_ledger(log)
         self._attempt.lost.extend(logs)
 
     def _takes_run_back(self, rank: int) -> bool:
@@ -180,7 +180,7 @@ class EmbeddingWorkers(Roster):
     def is_done(self) -> bool:
         return not self._serving
 
-    def settle_ledger(self, log: PartLog) -> None:
+    def close_dead_ledger(self, log: PartLog) -> None:
         ledger = log.ledger
         abandoned = ledger["samples held"] - ledger["samples returned"] - ledger["samples forgotten"]
         log.extra["batches abandoned"] += abandoned
@@ -238,7 +238,7 @@ class Workers(Roster):
         alone = not shared and not self.handles.keys() - {rank}
         return alone or (self._dense.family == "replica" and self._dense.rolls_back)
 
-    def settle_ledger(self, log: PartLog) -> None:
+    def close_dead_ledger(self, log: PartLog) -> None:
         """A replica settles its own gradients: lost with it are those computed and not used, and those that it alone held."""
         if self._dense.family == "replica":
             ledger = log.ledger
@@ -288,7 +288,7 @@ class Workers(Roster):
         self._attempt.left_out = True
         self._training.discard(rank)
         await asyncio.sleep(after)
-        await self._notify(rank, change)
+        await self._notify_listeners(rank, change)
         if self._calls_others:
             await self.announce_peers()
 
@@ -296,7 +296,7 @@ class Workers(Roster):
         copy = await self._survivor_state()
         if copy is None and self._dense.family == "replica":
             raise NodeLost(self.names[rank])  # the others are dead too, which was not noticed yet
-        steps = await self._notify(rank, "comes back")
+        steps = await self._notify_listeners(rank, "comes back")
         step = max((step for step in steps if step is not None), default=None)
         taken = [log.taken for log in self._attempt.lost if log.node == self.names[rank]]
         await part.take_over(step, copy, max(chain.from_iterable(taken), default=-1))
@@ -308,7 +308,7 @@ class Workers(Roster):
             others = {**self.handles} if self._calls_others else {}
             await self.call_all("set_peers", others, {**self._embedding.handles}, self._patience)
 
-    async def _notify(self, rank: int, change: str) -> list[int | None]:
+    async def _notify_listeners(self, rank: int, change: str) -> list[int | None]:
         """The listeners' answers; embedding workers forget a dead worker's batches."""
         calls = [part.note_change(rank, change) for part in self._listeners]
         calls += [self._embedding.call_all("forget_worker", rank)] if change == "dies" else []

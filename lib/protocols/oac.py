@@ -5,7 +5,7 @@ The rule of oac in one sentence: batches are read, moved and written concurrentl
 cache of recent updates just before it is computed. The result is that of a serial run in computation order.
 
 Paper -> code: MFT, outstanding batches and STE (3.3) -> `OptimisticState`, `OAC.on_read`, `OAC.on_written`;
-validation (3.2) -> `stale_rows`; "smaller timestamps are not allowed to overwrite larger timestamps" -> the driver's write,
+validation (3.2) -> `stale_reads`; "smaller timestamps are not allowed to overwrite larger timestamps" -> the driver's write,
 which every pipeline rule shares where `validates` is set; locks (3.2) -> the table's own lock, which a call
 holds for all of its rows at once.
 
@@ -124,5 +124,5 @@ class OAC(PipelineRule):
         outstanding = {key: value for key, value in state.outstanding.items() if key != batch}
         return OptimisticState(finished=finished, early=frozenset(early), outstanding=outstanding)
 
-    def stale_rows(self, read: np.ndarray, cached: np.ndarray) -> np.ndarray:
-        return cached > read
+    def stale_reads(self, read_stamps: np.ndarray, cached_stamps: np.ndarray) -> np.ndarray:
+        return cached_stamps > read_stamps

@@ -39,7 +39,7 @@ class PipelineRule(Rule):
     data: ClassVar = "queue"
     states: ClassVar = (HostState,)
     validates: ClassVar[bool]
-    """The device caches its updates. Before compute, newer values in the cache replace those that a batch read (`stale_rows`),
+    """The device caches its updates. Before compute, newer values in the cache replace those that a batch read (`stale_reads`),
     and the store takes no row that is older than its own."""
 
     in_flight: Count = 8
@@ -70,6 +70,6 @@ class PipelineRule(Rule):
         """A batch is in the store, with the timestamp that the device gave it."""
         return HostState(state.outstanding - {batch}, state.written + 1)
 
-    def stale_rows(self, read: np.ndarray, cached: np.ndarray) -> np.ndarray:
+    def stale_reads(self, read_stamps: np.ndarray, cached_stamps: np.ndarray) -> np.ndarray:
         """Which rows of a batch the cache replaces, by the timestamps that were read and the cache's (-1: not cached)."""
-        return np.zeros(len(read), dtype=bool)
+        return np.zeros(len(read_stamps), dtype=bool)

@@ -182,7 +182,7 @@ def check_decisions(
         )
 
 
-def check_end(rule: ServerRule, state: ServerState, waiting: int) -> None:
+def check_trained(rule: ServerRule, state: ServerState, waiting: int) -> None:
     """Refuse a rule that decided nothing in a whole run: it has trained nothing."""
     if waiting and not state.step and not state.active and waiting == sum(state.clocks):
         raise BadOption(

@@ -120,7 +120,7 @@ class Outcome:
             **staleness_statistics({name: Counter(map(itemgetter(1), self._ages(name))) for name in STALENESS}),
             "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
             **gradient_ledger(self._records, self._undone),
-            "by_worker": self._by_worker(),
+            "by_worker": self._gradients_by_worker(),
             "returns_to_a_cut": self._returns,
             "bytes": int(moved.total()),
             "bytes_by_kind": dict(sorted(moved.items())),
@@ -210,7 +210,7 @@ class Outcome:
         metrics = {whose: self._evaluate(end) for whose, end in ends.items()}
         return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
 
-    def _by_worker(self) -> dict[str, dict[str, float]]:
+    def _gradients_by_worker(self) -> dict[str, dict[str, float]]:
         """Worker -> gradients that it computed, those of them that were decayed and dropped, and its mean staleness."""
         nodes = {batch: record.node for record in self._records for batch in record.taken}
         workers = {node: dict.fromkeys(WORKERS_COLUMNS, 0) for node in sorted(set(nodes.values()))}

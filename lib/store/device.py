@@ -124,7 +124,7 @@ class DeviceTable(Table):
         self._rows.tensor.index_copy_(0, *(upload_array(array, self._device) for array in (slots, block)))
         self._words.view(np.int32)[slots, 0] = stamps
 
-    def _add_up(self, positions: np.ndarray, grads: Any, weights: np.ndarray, count: int) -> tuple[Any, np.ndarray]:
+    def _sum_count(self, positions: np.ndarray, grads: Any, weights: np.ndarray, count: int) -> tuple[Any, np.ndarray]:
         """Sums are by sorted positions, so that no order of a device's threads decides their bits."""
         at, each, grads = (upload_array(array, self._device) for array in (positions, weights[:, None], grads))
         sums = torch.ops.aten.embedding_dense_backward(each * grads, at, count, -1, False)

@@ -103,7 +103,7 @@ def first_rows(ids, seed, dim, scale):
 
 
 @njit(types.Tuple((NEW_BLOCK, NEW_INTS))(INTS, BLOCK, FLOATS, int64), **OPTIONS)
-def add_up(positions, grads, weights, count):
+def sum_count(positions, grads, weights, count):
     """Weighted sums of the gradients that share a position, in input order, and how many share it."""
     dim = grads.shape[1]
     sums, met = np.zeros((count, dim), np.float32), np.zeros(count, np.int64)

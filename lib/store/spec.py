@@ -43,7 +43,7 @@ from lib.errors import BadOption
 from lib.options.checked import Checked, Count, read_kind
 from lib.store import shared_memory
 from lib.store.device import DeviceTable
-from lib.store.kernels import add_up, unique
+from lib.store.kernels import sum_count, unique
 from lib.store.optim import Optimizer
 from lib.store.rows import ByGroup, Hashed, Placement, Uniform, floats_of, is_phantom, pack_groups, phantom
 from lib.store.table import Locking, Table
@@ -131,14 +131,14 @@ class Bags:
         """float32[b, dim], in the order of the entries, of the distinct ids' rows; of phantoms a phantom."""
         if is_phantom(rows):
             return phantom(self.bags.size, rows.shape[1])
-        return add_up(self._bag_of_entry(), rows[positions], _ones(positions.size), self.bags.size)[0]
+        return sum_count(self._bag_of_entry(), rows[positions], _ones(positions.size), self.bags.size)[0]
 
     def spread(self, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The distinct ids, and for each the sum of the gradients of the bags that have it, as often as they have it."""
         ids, positions = self.distinct()
         if is_phantom(gradients):
             return ids, phantom(ids.size, gradients.shape[1])
-        return ids, add_up(positions, gradients[self._bag_of_entry()], _ones(positions.size), ids.size)[0]
+        return ids, sum_count(positions, gradients[self._bag_of_entry()], _ones(positions.size), ids.size)[0]
 
     def _bag_of_entry(self) -> np.ndarray:
         return np.repeat(np.arange(self.bags.size), self.counts)

@@ -122,13 +122,13 @@ class Table:
         if not distinct:
             once, positions = kernels.unique(ids)
             if once.size < ids.size:
-                ids, (grads, _) = once, self._add_up(positions, grads, np.ones(ids.size, np.float32), once.size)
+                ids, (grads, _) = once, self._sum_count(positions, grads, np.ones(ids.size, np.float32), once.size)
         optimizer = self.optimizer.scale_lr(rate)
         self._change_rows(
             ids, lambda slots, part: self._step(optimizer, slots, grads[part], stamp), shared=self.locking == "none"
         )
 
-    def update(
+    def push_weighted(
         self,
         ids: np.ndarray,
         grads: np.ndarray,
@@ -143,7 +143,7 @@ class Table:
         `weights` are those of the entries. An id whose weights are all 0 is left alone.
         """
         distinct, positions = kernels.unique(ids_of(ids))
-        sums, met = self._add_up(positions, grads, weights, distinct.size)
+        sums, met = self._sum_count(positions, grads, weights, distinct.size)
         sums /= np.float32(divisor) if divisor else met[:, None].astype(np.float32)
         if not weights.all():
             alive = np.flatnonzero(np.bincount(positions, weights > 0, distinct.size))
@@ -355,7 +355,7 @@ class Table:
     def _replace(self, slots: np.ndarray, block: Any, stamps: np.ndarray, newer: bool) -> None:
         kernels.replace_rows(self._words, self._column, slots, block, stamps, newer)
 
-    _add_up = staticmethod(kernels.add_up)
+    _sum_count = staticmethod(kernels.sum_count)
 
     def _allocate_slots(self, many: int, call_number: int, spared: np.ndarray) -> np.ndarray:
         """Up to `many` slots that hold no row: new ones, and those of evicted rows."""

@@ -118,7 +118,7 @@ class ClickThrough(ClickDistribution, Workload):
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""
         flops = 3 * self.batch_size * self._model_class.forward_flops(**self._shape)
-        rows = self.batch_size * self._columns * self._model_class.width(self.dim)
+        rows = self.batch_size * self._ids_per_sample * self._model_class.width(self.dim)
         return Work(flops=flops, bytes=4.0 * 3 * (rows + dense_parameters(self)))
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
@@ -184,7 +184,7 @@ class ClickThrough(ClickDistribution, Workload):
         return self.clicks.pooling if self.data else self.pooling
 
     @property
-    def _columns(self) -> int:
+    def _ids_per_sample(self) -> int:
         """Ids of a sample."""
         shape = self._shape
         return sum(self._pooling or (shape["fields"],)) + (2 * (1 + 2 * shape["length"]) if self._uses_history else 0)

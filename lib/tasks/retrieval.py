@@ -136,7 +136,7 @@ class NextItem(Workload):
             index=index,
             day=self.day(first),
             size=size,
-            raw={TABLE: _places(group, past), ITEM: items},
+            raw={TABLE: _lookup_ids(group, past), ITEM: items},
             features={
                 "behaviours": past.behaviours,
                 "log_chance": np.log(self._catalogue.probabilities())[items].astype(np.float32),
@@ -200,7 +200,7 @@ def _held_out_data(workload: NextItem, seed: int, day: int | None) -> _HeldOutUs
     items = np.concatenate((past.next_item[:, None], others), 1)
     topics = next_topic_probabilities(catalogue, past, taste)
     truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.probabilities()[items]
-    raw = {TABLE: _places(group, past), ITEM: items.ravel()}
+    raw = {TABLE: _lookup_ids(group, past), ITEM: items.ravel()}
     batch = Batch.of(index=0, day=day, size=size, raw=raw, features={"behaviours": past.behaviours})
     truth /= truth.sum(1, keepdims=True)
     return _HeldOutUsers(batch, truth, _expected_auc(_share_below(truth), truth))
@@ -216,5 +216,5 @@ def _expected_auc(share_below: np.ndarray, truth: np.ndarray) -> float:
     return float((share_below * truth).sum(1).mean())
 
 
-def _places(group: np.ndarray, past: Histories) -> np.ndarray:
+def _lookup_ids(group: np.ndarray, past: Histories) -> np.ndarray:
     return np.concatenate(((group | 1 << FIELD_SHIFT)[:, None], past.watched), 1)

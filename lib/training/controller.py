@@ -169,9 +169,9 @@ class Automatic(Checked):
             fresh=with_value(state.fresh, worker, 0),
         )
 
-    def decide(self, state: AutomaticState, now: float, samples: float) -> tuple[AutomaticState, int]:
+    def decide(self, state: AutomaticState, now: float, new_samples: float) -> tuple[AutomaticState, int]:
         """The mode to be in from `now`, given the samples trained since the last call (or since `on_switch`)."""
-        state = self._learn_efficiency(replace(state, trained=state.trained + samples), now)
+        state = self._learn_efficiency(replace(state, trained=state.trained + new_samples), now)
         return self.choose_mode(state, now, self.predict(state))
 
     def on_switch(self, state: AutomaticState, now: float) -> AutomaticState:
@@ -183,7 +183,7 @@ class Automatic(Checked):
         ideals = [_throughput(mode, self._times(state, mode)) for mode in state.modes]
         return tuple(self._reachable_rate(state, mode, ideal) if ideal else 0.0 for mode, ideal in enumerate(ideals))
 
-    def efficiency(self, state: AutomaticState, mode: int) -> float:
+    def fraction_of_ideal(self, state: AutomaticState, mode: int) -> float:
         """What the mode reached of its ideal when it was last there."""
         return state.reached[mode] / state.ideal[mode]
 
@@ -203,7 +203,7 @@ class Automatic(Checked):
     def _reachable_rate(self, state: AutomaticState, mode: int, ideal: float) -> float:
         """What a mode reaches of an ideal throughput: each sample takes longer than ideally by as much as it did before. One
         that was never there, or reached more than its ideal, goes by its efficiency."""
-        efficiency = self.efficiency(state, mode)
+        efficiency = self.fraction_of_ideal(state, mode)
         longer = (1 / efficiency - 1) * state.spent[mode] / state.ideal[mode]
         return 1 / (1 / ideal + longer) if longer > 0 else efficiency * ideal
 
@@ -293,7 +293,7 @@ class ChoiceState:
         return WatchedQueue
 
     @property
-    def phase(self) -> int:
+    def chosen_phase(self) -> int:
         """The phase to be in."""
         return self.state.present
 
@@ -330,7 +330,7 @@ class WatchedQueue(WorkQueue):
         became = self._rule.on_join if change == "comes back" else self._rule.on_leave
         self._state = became(self._state, rank)
 
-    async def choice_state(self) -> ChoiceState:
+    async def next_stage_state(self) -> ChoiceState:
         """The state with which the next stage begins."""
         return ChoiceState(self._rule, self._every, self._state, tuple(self._decisions))
 

@@ -246,7 +246,7 @@ class Job:
         on_servers = plan.protocol.sparse.family != "replica"
         provenance["collectives"] = stages[-1].finished.collectives
         provenance["rows"] = str(plan.row_device(cluster.evaluation_device if on_servers else cluster.device))
-        summary = self._epochs(outcome.summary(cluster.clock))
+        summary = self._with_epoch_count(outcome.summary(cluster.clock))
         tables = outcome.history(), summary, outcome.trace(), outcome.resource_usage()
         run = Run(*tables, provenance, outcome.final_digest(), model, outcome.accesses())
         if settings.save:
@@ -255,7 +255,7 @@ class Job:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
         return run
 
-    def _epochs(self, summary: dict[str, Any]) -> dict[str, Any]:
+    def _with_epoch_count(self, summary: dict[str, Any]) -> dict[str, Any]:
         """Add to the summary how many times the run went through real data."""
         data = getattr(self.staged_run.plan.workload, "data", None)
         if not (data and prepared_datasets.manifest_digest(data)):  # a user's class may mean something else by `data`

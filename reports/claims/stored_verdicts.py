@@ -35,7 +35,7 @@ def results(runs: Mapping[str, Iterable[Any]]) -> pd.DataFrame:
 
     rows = []
     for subject, run in ((subject, run) for subject, group in runs.items() for run in group):
-        qualities = {name: run.quality(run.judged(name)) for name in QUALITIES if name in run.summary}
+        qualities = {name: run.quality(run.history_column(name)) for name in QUALITIES if name in run.summary}
         rows.append({"subject": subject, "seed": int(run.provenance["seed"]), **run.summary, **qualities})
     return pd.DataFrame(rows)
 

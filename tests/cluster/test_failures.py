@@ -331,7 +331,7 @@ def test_servers_that_do_not_learn_of_a_death_deadlock(monkeypatch):
     async def notify(self, rank, change):
         return []
 
-    monkeypatch.setattr(Workers, "_notify", notify)
+    monkeypatch.setattr(Workers, "_notify_listeners", notify)
     plan = [Failure(node="worker1", kind="dies", at=STEP * 3)]
     with pytest.raises(Deadlock):
         train("sync", VirtualCluster(workers=4, failures=plan, **EVEN))

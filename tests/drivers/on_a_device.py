@@ -231,7 +231,7 @@ def test_a_table_on_the_device_is_the_table_of_the_host(optimizer, limit):
                 table.push(ids, grads, step, distinct=True, rate=0.5)
             else:
                 table.push(ids, grads, step)
-                decayed.append(table.update(ids, grads, step, weights=weights, divisor=step % 2 * 2 or None))
+                decayed.append(table.push_weighted(ids, grads, step, weights=weights, divisor=step % 2 * 2 or None))
             table.assign(once[:3], np.full((3, 4), step, np.float32))
         assert len({*decayed}) <= 1
         if step == 6:  # each goes on with the other's checkpoint

@@ -296,5 +296,5 @@ def test_summing_costs_each_entrys_row_and_each_sum():
 def test_a_dead_embedding_worker_abandons_the_batches_that_it_still_held():
     counts = {"samples held": 7, "samples returned": 3, "samples forgotten": 1}
     log = PartLog("embedding0", None, ledger=Counter(counts))
-    EmbeddingWorkers.settle_ledger(None, log)
+    EmbeddingWorkers.close_dead_ledger(None, log)
     assert log.extra["batches abandoned"] == 3

@@ -39,7 +39,7 @@ class Peers(Handle):
     async def _call(self, method, *args):
         if self.dead:
             raise NodeLost(f"worker{self.exchanger.rank}")
-        if method == "mix_round":
+        if method == "round_for_peer":
             return self.exchanger.round_for_peer(*args)
         return await self.exchanger.serve_message(*args)
 

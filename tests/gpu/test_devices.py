@@ -91,7 +91,7 @@ def test_the_host_waits_for_nothing_until_a_batch_is_on_its_way_back(name, monke
         return inside
 
     strict = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_call_model"), (Pipeline, "_update"))
-    others = ((Pipeline, "_download_results"), (Pipeline, "_dense_snapshot"), (DenseStore, "export"))
+    others = ((Pipeline, "_download_updated_rows"), (Pipeline, "_dense_snapshot"), (DenseStore, "export"))
     for owner, method in (*strict, *others):
         mode = "error" if (owner, method) in strict else None
         monkeypatch.setattr(owner, method, within(getattr(owner, method), mode))

@@ -68,8 +68,8 @@ def test_quality_is_the_mean_over_the_last_fifth_and_never_the_last_iterate():
     auc = {500: 0.1, 808: 0.2, 820: 0.6, 900: 0.7, 1000: 0.9}
     run = evaluated(auc=auc, expected_auc={at: value + 0.05 for at, value in auc.items()})
     assert Run.quality(run, "auc") == pytest.approx((0.6 + 0.7 + 0.9) / 3)
-    assert Run.quality(run, Run.judged(run, "auc")) == pytest.approx((0.6 + 0.7 + 0.9) / 3 + 0.05)
-    assert Run.judged(evaluated(auc=auc), "auc") == "auc"
+    assert Run.quality(run, Run.history_column(run, "auc")) == pytest.approx((0.6 + 0.7 + 0.9) / 3 + 0.05)
+    assert Run.history_column(evaluated(auc=auc), "auc") == "auc"
     assert Run.quality(evaluated(auc={1000: 0.9}), "auc") == 0.9
 
 

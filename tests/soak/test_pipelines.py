@@ -82,12 +82,12 @@ def two_batches_read_the_counter_at_once(stamp):
     return again
 
 
-@fault("stale read", OAC, "stale_rows")
+@fault("stale read", OAC, "stale_reads")
 def nothing_is_validated(stale):
     return lambda self, read, cached: np.zeros(len(read), bool)
 
 
-@fault("stale read", OAC, "stale_rows")
+@fault("stale read", OAC, "stale_reads")
 def only_much_later_updates_are_validated(stale):
     return lambda self, read, cached: cached > read + 1
 
@@ -256,7 +256,7 @@ def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monk
     with monkeypatch.context() as cut:
         cut.setattr(kernels, "replace_rows", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            store._write(0, {"t": written})
+            store._write_rows(0, {"t": written})
     store._read(1, {"t": np.array([1, 2])})
     read, write, again = store.record.accesses
     assert (read.ended > read.began) and write.ended == -1 and again.ended > again.began > read.ended

@@ -78,7 +78,7 @@ def test_first_rows_are_uniform():
 
 def combine(ids, grads, weights):
     distinct, positions = kernels.unique(ids)
-    return distinct, *kernels.add_up(positions, grads, weights, distinct.size)
+    return distinct, *kernels.sum_count(positions, grads, weights, distinct.size)
 
 
 def test_weighted_sums_by_hand():

@@ -13,7 +13,7 @@ from lib.store.optim import Adam, Momentum
 from lib.tasks.workload import dense_parameters, evaluate
 from lib.workloads import PROFILES
 
-NAMED = [*workloads.named()]
+NAMED = [*workloads.named_entries()]
 CEILINGS = {"auc_ceiling", "mrr_truth", "accuracy_ceiling", "em_ceiling"}
 QUICK = {"samples": 256, "batch_size": 32}
 

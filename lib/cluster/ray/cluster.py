@@ -117,7 +117,7 @@ class RayWorld(World):
         start_ray(self.cluster.address, options)
 
     async def _run(self, main: Main, progress: Callable[[int], None] | None) -> Any:
-        self._store = _open_store(self.ray.util.get_node_ip_address())
+        self._store = _serve_store(self.ray.util.get_node_ip_address())
         self._launch_workers()
         watching = asyncio.create_task(self._report_progress_repeatedly(progress)) if progress else None
         try:
@@ -289,11 +289,11 @@ class RayWorld(World):
         for node in self._actors:
             self._start_clock_of(node)
 
-    async def clear(self) -> None:
+    async def clear_parts(self) -> None:
         await self._stop_restarting()
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
-        await super().clear()
+        await super().clear_parts()
 
     async def restart_all_nodes(self) -> list[Any]:
         nodes = list(self._actors)
@@ -344,7 +344,7 @@ def _new_run_name() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def _open_store(address: str) -> distributed.TCPStore:
+def _serve_store(address: str) -> distributed.TCPStore:
     """The store through which process groups form; it listens on that address of this machine only."""
     listening = socket.create_server((address, 0))
     port, options = listening.getsockname()[1], {"is_master": True, "wait_for_workers": False}

@@ -261,8 +261,8 @@ class RayHandle(Handle):
     def bind(self, site: RaySite) -> RayHandle:
         return RayHandle(*self._target, site.caller)
 
-    def _call_again(self, method: str, *args) -> Awaitable[Any]:
-        return asyncio.ensure_future(super()._call_again(method, *args))
+    def _call_with_retries(self, method: str, *args) -> Awaitable[Any]:
+        return asyncio.ensure_future(super()._call_with_retries(method, *args))
 
     def _call(self, method: str, *args) -> Awaitable[Any]:
         (actor, number, node, generation, _), caller = self._target, self._caller
