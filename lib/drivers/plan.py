@@ -75,7 +75,7 @@ class Plan:
     seconds: float | None = None
     """The workers take no batch after so long."""
     watch: Any = None
-    """The `lib.training.controller.ChoiceState` of a choice that may end it; None: there is none."""
+    """The `lib.training.controller.ControllerState` of a choice that may end it; None: there is none."""
     store: RowStore = field(default_factory=RowStore)
     """How rows are kept."""
     captured: bool = False

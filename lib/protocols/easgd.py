@@ -100,7 +100,7 @@ class Downpour(_CentreRule):
         return start.copy()
 
     def memory_on_rejoin(self, donor_memory: np.ndarray, donor_replica: np.ndarray) -> np.ndarray:
-        """What the worker whose replica this is had not pushed is that worker's to push."""
+        """What the donor had not pushed is the donor's to push."""
         return donor_replica.copy()
 
     def send(self, memory: np.ndarray, mine: np.ndarray, round: int) -> np.ndarray:

@@ -278,7 +278,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceState:
+class ControllerState:
     """The state of a choice, which goes from stage to stage."""
 
     rule: Automatic
@@ -301,7 +301,7 @@ class ChoiceState:
 class WatchedQueue(WorkQueue):
     """The queue of a stage that a controller may end."""
 
-    def __init__(self, site: Site, batches: int, watch: ChoiceState):
+    def __init__(self, site: Site, batches: int, watch: ControllerState):
         super().__init__(site, batches)
         self._rule, self._every, self._state = watch.rule, watch.every, watch.state
         self._begin = self._state.present
@@ -330,9 +330,9 @@ class WatchedQueue(WorkQueue):
         became = self._rule.on_join if change == "comes back" else self._rule.on_leave
         self._state = became(self._state, rank)
 
-    async def next_stage_state(self) -> ChoiceState:
+    async def next_stage_state(self) -> ControllerState:
         """The state with which the next stage begins."""
-        return ChoiceState(self._rule, self._every, self._state, tuple(self._decisions))
+        return ControllerState(self._rule, self._every, self._state, tuple(self._decisions))
 
     @property
     def _stays_in_phase(self) -> bool:

@@ -34,7 +34,7 @@ from lib.protocols.rule import Pair, Rule
 from lib.store import checkpoint
 from lib.store.optim import Optimizer
 from lib.tasks.workload import Workload
-from lib.training.controller import Automatic, ChoiceState, Mode
+from lib.training.controller import Automatic, ControllerState, Mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ class StagedRun:
         while stages[-1].plan.end_sample < self.end_sample:
             yield self.schedule.phases[stages[-1].finished.watch.chosen_phase]
 
-    def next_stage_state(self, stages: Sequence[Stage]) -> ChoiceState | None:
+    def next_stage_state(self, stages: Sequence[Stage]) -> ControllerState | None:
         """The controller's state after the last stage; None: a schedule has no controller."""
         if isinstance(self.schedule, Schedule):
             return None
@@ -223,7 +223,7 @@ class StagedRun:
             for phase in self.schedule.phases
         ]
         rule = self.schedule.rule
-        return ChoiceState(rule, self.schedule.every, rule.init(modes, self.plan.workers))
+        return ControllerState(rule, self.schedule.every, rule.init(modes, self.plan.workers))
 
     def workers(self, phase: Phase) -> int:
         """Workers that take part in a phase; a pipeline has one device, however many workers the others have."""
