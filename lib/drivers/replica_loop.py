@@ -122,7 +122,7 @@ class ReplicaWorker(Part):
 
     async def run(self, until_batch: int) -> None:
         """Train on all batches before `until_batch`, and leave if that is the end of the data."""
-        change = "leaves" if until_batch == self._plan.end else "pauses"
+        change = "leaves" if until_batch == self._plan.end_batch else "pauses"
         began, steps = self.site.now(), self.replica.steps
         self._finished = False
         self._stepped.clear()

@@ -386,7 +386,7 @@ class ServerWorker(Part):
                     sending.create_task(client.push(batch, result), name=f"push of batch {batch.index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull
         for client in self._clients:
-            await client.report_change("pauses" if until_batch < self._plan.end else "leaves")
+            await client.report_change("pauses" if until_batch < self._plan.end_batch else "leaves")
 
     async def set_peers(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
         """Take note of the embedding workers that live."""

@@ -78,7 +78,7 @@ def test_the_host_never_waits_in_the_hot_path(model, monkeypatch):
     name, options = MODELS[model]
     trained(workloads.get(name, **options), "oac")
     assert waits == []
-    assert set(waited) == {"batch", "_read", "_write"}  # all in host memory
+    assert set(waited) == {"batch", "_read", "_write_rows"}  # all in host memory
 
 
 def test_what_makes_the_host_wait_is_seen():

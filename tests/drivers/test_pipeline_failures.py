@@ -24,7 +24,7 @@ WHERE = {
     "the device": (Trainer, "_call_model"),
     "the update": (Pipeline, "_update"),
     "the way back": (Pipeline, "_download_updated_rows"),
-    "a writer": (HostStore, "_write"),
+    "a writer": (HostStore, "_write_rows"),
 }
 
 

@@ -150,7 +150,7 @@ def test_a_table_there_is_the_table_of_the_host_and_waits_for_nothing(optimizer)
             for table in tables:
                 table.pull(ids)
                 table.push(ids, grads[:200], step, distinct=True)
-                table.update(many, grads, step, weights=weights, divisor=2.0)
+                table.push_weighted(many, grads, step, weights=weights, divisor=2.0)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     here, there = (table.export() for table in tables)

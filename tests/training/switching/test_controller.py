@@ -129,7 +129,7 @@ def test_a_step_that_is_longer_than_an_interval_is_no_stall():
             state, _ = rule.decide(heard(rule, state, [[0.9], [0.9]]), float(step), 200)
             states.append((rule, state))
         often, once = states
-    assert often[0].efficiency(often[1], 0) == pytest.approx(once[0].efficiency(once[1], 0))
+    assert often[0].fraction_of_ideal(often[1], 0) == pytest.approx(once[0].fraction_of_ideal(once[1], 0))
 
 
 def test_efficiency_waits_for_the_slowest_worker():
