@@ -1,4 +1,4 @@
-"""What a mix makes of the running statistics of batch normalisation, which are no parameters: three readings.
+"""What a mix makes of the running statistics of batch normalisation, which are no parameters: three ways of averaging.
 
 - naive: averaged as parameters are, as DS-Sync's paper says and its released code does. The mean of variances leaves out by how
   much the means differ.
