@@ -151,9 +151,9 @@ _phantom_batches = functools.lru_cache(maxsize=4)(PhantomBatches)
 
 def phantom_batches(workload: Any, seed: int, keep_where: bool = False) -> PhantomBatches:
     """The sized batches of a stream, shared by all runs on it, whatever their optimisers."""
-    sgd = SGD(lr=1.0)
+    plain = SGD(lr=1.0)
     return _phantom_batches(
-        replace(workload, dense_optimizer=sgd, row_optimizer=sgd, lr_milestones=()), seed, keep_where
+        replace(workload, dense_optimizer=plain, row_optimizer=plain, lr_milestones=()), seed, keep_where
     )
 
 
