@@ -269,11 +269,9 @@ class Transient(Slowdown):
     """How many times as long a computation takes in a slow period; of several, each period draws one."""
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
-        return SpeedIntervals(
-            self._alternating_speeds(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind))
-        )
+        return SpeedIntervals(self._speed_periods(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind)))
 
-    def _alternating_speeds(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
+    def _speed_periods(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
         slow = stream.random() < self.mean_on / (self.mean_on + self.mean_off)
         end = 0.0
         while True:

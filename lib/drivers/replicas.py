@@ -139,7 +139,7 @@ class Replica(Checkpointed):
         return answer
 
     def _mark_held_by_others(self, up_to: int) -> None:
-        """Count the up_to that other replicas have too: they are not lost with this one."""
+        """Raise to `up_to` the count of its gradients that other replicas have too: they are not lost with this one."""
         self._record.ledger["heard"] = max(self._record.ledger["heard"], up_to)
 
     def warm_start(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
@@ -261,9 +261,8 @@ class CentreServer(Part):
 async def open_sync_servers(world: World, plan: Plan, model: ModelState | None) -> tuple[Handle, ...]:
     """One on each node "sync0", "sync1", ..."""
     servers = range(plan.protocol.dense.exchange.servers)
-    handles = await asyncio.gather(
-        *(world.host(CentreServer, plan, server, node=f"sync{server}") for server in servers)
-    )
+    hosted = (world.host(CentreServer, plan, server, node=f"sync{server}") for server in servers)
+    handles = await asyncio.gather(*hosted)
     if model:
         await asyncio.gather(*(handle.warm_start(model.dense["values"]) for handle in handles))
     return tuple(handles)

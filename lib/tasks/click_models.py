@@ -164,12 +164,10 @@ class _AUGRUStates(torch.autograd.Function):
         states = outer.new_zeros(length + 1, samples, width)
         inner, gates, proposals, updates = room(3), room(2), room(1), room(1)
         # Views for every step, made before the loop: inside, they would take as long as the arithmetic.
-        outer_gates, new = _unbind_steps(*outer.split((2 * width, width), 2))
-        inner_gates, inner_new = _unbind_steps(*inner.split((2 * width, width), 2))
-        reset, keep = _unbind_steps(*gates.split(width, 2))
-        weighed, whole, gate, proposal, update, state = _unbind_steps(
-            attention, inner, gates, proposals, updates, states
-        )
+        outer_gates, new = _unbind_all(*outer.split((2 * width, width), 2))
+        inner_gates, inner_new = _unbind_all(*inner.split((2 * width, width), 2))
+        reset, keep = _unbind_all(*gates.split(width, 2))
+        weighed, whole, gate, proposal, update, state = _unbind_all(attention, inner, gates, proposals, updates, states)
         onwards = weight.t()
         for step in range(length):
             torch.addmm(bias, state[step], onwards, out=whole[step])
@@ -193,8 +191,8 @@ class _AUGRUStates(torch.autograd.Function):
         # Backwards through the steps: the gradient of a state, directly and through the next state.
         whole, of_inner = torch.empty_like(proposals), torch.empty_like(by_inner)
         reached = proposals.new_zeros(samples, width)
-        own, stays, slope, total = _unbind_steps(gradient.transpose(0, 1), 1 - updates, by_inner, whole)
-        parts, flat = _unbind_steps(of_inner, of_inner.flatten(2))
+        own, stays, slope, total = _unbind_all(gradient.transpose(0, 1), 1 - updates, by_inner, whole)
+        parts, flat = _unbind_all(of_inner, of_inner.flatten(2))
         for step in reversed(range(length)):
             torch.add(own[step], reached, out=total[step])
             torch.mul(slope[step], total[step].unsqueeze(1), out=parts[step])
@@ -206,7 +204,7 @@ class _AUGRUStates(torch.autograd.Function):
         return of_outer.transpose(0, 1), of_attention, of_weight, of_bias, None
 
 
-def _unbind_steps(*parts: Tensor) -> list[tuple[Tensor, ...]]:
+def _unbind_all(*parts: Tensor) -> list[tuple[Tensor, ...]]:
     return [part.unbind() for part in parts]
 
 

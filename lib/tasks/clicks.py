@@ -19,14 +19,7 @@ from lib.tasks.clicks_stream import FIELD_SHIFT, ClickDistribution, Clicks, Clic
 from lib.tasks.flat_model import Batch, share_ids
 from lib.tasks.layers import use_fixed_moments
 from lib.tasks.prepared_datasets import read_clicks
-from lib.tasks.workload import (
-    Network,
-    TableSpec,
-    Workload,
-    build_with_accepted_shape,
-    dense_parameters,
-    resolve_network,
-)
+from lib.tasks.workload import Network, TableSpec, Workload, build_with_accepted, dense_parameters, resolve_network
 
 MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": FFNN, "dien": DIEN}
 
@@ -99,7 +92,7 @@ class ClickThrough(ClickDistribution, Workload):
         return {TABLE: TableSpec(self._model_class.width(self.dim), self.scale, self._pooling)}
 
     def model(self, seed: int) -> ClickModel:
-        return build_with_accepted_shape(self._model_class, **self._shape, seed=seed)
+        return build_with_accepted(self._model_class, **self._shape, seed=seed)
 
     def day(self, place: int) -> int:
         return self.clicks.day(place) if self.data else super().day(place)

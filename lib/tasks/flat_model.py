@@ -152,9 +152,8 @@ _phantom_batches = functools.lru_cache(maxsize=4)(PhantomBatches)
 def phantom_batches(workload: Any, seed: int, keep_where: bool = False) -> PhantomBatches:
     """The sized batches of a stream, shared by all runs on it, whatever their optimisers."""
     plain = SGD(lr=1.0)
-    return _phantom_batches(
-        replace(workload, dense_optimizer=plain, row_optimizer=plain, lr_milestones=()), seed, keep_where
-    )
+    workload = replace(workload, dense_optimizer=plain, row_optimizer=plain, lr_milestones=())
+    return _phantom_batches(workload, seed, keep_where)
 
 
 OnBucket = Callable[[int, Any], None]

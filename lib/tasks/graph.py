@@ -28,7 +28,7 @@ from lib.tasks.flat_model import Batch, tensor
 from lib.tasks.layers import Linear, generator
 from lib.tasks.prepared_datasets import Partitions, training_rows
 from lib.tasks.sampling import epoch_rows, zipf_probabilities
-from lib.tasks.workload import Network, TableSpec, Workload, build_with_accepted_shape, resolve_network
+from lib.tasks.workload import Network, TableSpec, Workload, build_with_accepted, resolve_network
 
 _CHUNK = 1024  # heads or queries scored at once, which bounds the memory
 _SCORED = 16_384  # most entities that they are scored against; of more entities, each chunk draws so many
@@ -353,7 +353,7 @@ class LinkPrediction(GraphDistribution, Workload):
 
     def model(self, seed: int) -> DistMult:
         shape = {"relations": self.graph.kinds, "dim": self.dim, "neighbours": self.neighbours}
-        return build_with_accepted_shape(self._model_class, **shape, seed=seed)
+        return build_with_accepted(self._model_class, **shape, seed=seed)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         graph = self.graph

@@ -28,7 +28,7 @@ from lib.tasks.flat_model import Batch
 from lib.tasks.layers import BatchNorm, Conv, Linear, generator, use_fixed_moments
 from lib.tasks.prepared_datasets import Partitions, train_and_test_columns
 from lib.tasks.sampling import epoch_rows
-from lib.tasks.workload import Network, Workload, build_with_accepted_shape, dense_parameters, resolve_network
+from lib.tasks.workload import Network, Workload, build_with_accepted, dense_parameters, resolve_network
 
 _COARSE = 4  # side in pixels of the noise from which a class's pattern is enlarged
 _PAD = 4  # pixels by which a real image may move
@@ -142,7 +142,7 @@ def read_images(path: str, side: int) -> RealImages:
     return RealImages(*train, *test, classes)
 
 
-NormFactory = Callable[[int], nn.Module]
+NormType = Callable[[int], nn.Module]
 """Makes a normalisation for a number of channels."""
 
 
@@ -176,7 +176,7 @@ class WideResNet(Classifier):
         classes: int,
         channels: int = 3,
         weight_decay: float = 0.0,
-        norm: NormFactory = BatchNorm,
+        norm: NormType = BatchNorm,
         seed: int,
     ):
         super().__init__(weight_decay)
@@ -200,7 +200,7 @@ class WideResNet(Classifier):
 class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions, each after a normalisation and a ReLU, around an identity or a 1 x 1 convolution."""
 
-    def __init__(self, inputs: int, outputs: int, stream: torch.Generator, norm: NormFactory, *, stride: int):
+    def __init__(self, inputs: int, outputs: int, stream: torch.Generator, norm: NormType, *, stride: int):
         super().__init__()
         self.norms = nn.ModuleList([norm(inputs), norm(outputs)])
         self.convs = nn.ModuleList([Conv(inputs, outputs, 3, stream, stride=stride), Conv(outputs, outputs, 3, stream)])
@@ -217,13 +217,7 @@ class WideResNet50(Classifier):
     """WRN-50-width for ImageNet: ResNet-50 (He et al., 2016) whose 3 x 3 convolutions are `width` times as wide."""
 
     def __init__(
-        self,
-        *,
-        width: int = 2,
-        classes: int = 1000,
-        weight_decay: float = 0.0,
-        norm: NormFactory = BatchNorm,
-        seed: int,
+        self, *, width: int = 2, classes: int = 1000, weight_decay: float = 0.0, norm: NormType = BatchNorm, seed: int
     ):
         super().__init__(weight_decay)
         stream = generator(seed)
@@ -246,9 +240,7 @@ class WideResNet50(Classifier):
 class Bottleneck(nn.Module):
     """1 x 1, 3 x 3 and 1 x 1 convolutions, each before a normalisation; the ReLU of the last comes after the addition."""
 
-    def __init__(
-        self, inputs: int, middle: int, outputs: int, stream: torch.Generator, norm: NormFactory, *, stride: int
-    ):
+    def __init__(self, inputs: int, middle: int, outputs: int, stream: torch.Generator, norm: NormType, *, stride: int):
         super().__init__()
         self.convs = nn.ModuleList(
             [
@@ -350,7 +342,7 @@ class ImageClasses(Workload):
     def model(self, seed: int) -> Classifier:
         real = self.data and self._real
         classes, channels = (real.classes, real.train.shape[1]) if real else (self.classes, self.channels)
-        return build_with_accepted_shape(
+        return build_with_accepted(
             MODELS.get(self.network, self.network),
             depth=self.depth,
             width=self.width,

@@ -259,6 +259,6 @@ def resolve_network(
     return network
 
 
-def build_with_accepted_shape(kind: type[nn.Module], **shape: Any) -> nn.Module:
+def build_with_accepted(kind: type[nn.Module], **shape: Any) -> nn.Module:
     """Make a network; its constructor gets the parts of the shape that it names."""
     return kind(**{name: shape[name] for name in signature(kind).parameters if name in shape})

@@ -190,9 +190,8 @@ class Automatic(Checked):
     def choose_mode(self, state: AutomaticState, now: float, mode_rates: Sequence[float]) -> tuple[AutomaticState, int]:
         """The decision alone: the mode to be in, if the modes' throughputs have been `mode_rates` since the last decision."""
         best = max(mode_rates)
-        lost = [
-            behind + (best - rate) * (now - state.now) for behind, rate in zip(state.behind, mode_rates, strict=True)
-        ]
+        modes = zip(state.behind, mode_rates, strict=True)
+        lost = [behind + (best - rate) * (now - state.now) for behind, rate in modes]
         least = min(lost)
         price = self.patience * self.cost * best
         left = lost[state.present] - least

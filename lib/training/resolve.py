@@ -49,9 +49,8 @@ def applicable(
     settings: type[Checked], workload: Any, protocol: Any, cluster: Any, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The options that something of this run has; another protocol's run may have the others."""
-    factories = [
-        each for each in _objects_or_factories(settings, workload, protocol, cluster) if isinstance(each, Factory)
-    ]
+    things = _objects_or_factories(settings, workload, protocol, cluster)
+    factories = [thing for thing in things if isinstance(thing, Factory)]
     names = set().union(*(factory.options for factory in factories))
     names |= {short for short, (part, _) in SHORT.items() if part.partition(".")[0] in names or short == "lr"}
     return {name: value for name, value in options.items() if name.partition(".")[0] in names}
