@@ -35,12 +35,13 @@ class Scale:
 
 
 def decimals(numbers: Iterable[float | None], half: float | None = None) -> int:
-    """Digits after the point: to the first digit of the interval's half, to its second where that is a 1; without an interval
-    three digits of the largest number, and none where all are whole."""
+    """Digits after the point: to the first digit of the interval's half, to its second where that is a 1, and to the sixth of the
+    largest number at most; without an interval three digits of the largest number, and none where all are whole."""
     numbers = [x for x in numbers if x is not None and math.isfinite(x)]
     if half and math.isfinite(half):
         place = math.floor(math.log10(half))
-        return (half / 10**place < 2) - place
+        largest = max(map(abs, numbers), default=0.0)
+        return min((half / 10**place < 2) - place, 5 - math.floor(math.log10(largest)) if largest else math.inf)
     if all(x == int(x) for x in numbers):
         return 0
     return max(0, 2 - math.floor(math.log10(max(map(abs, numbers)))))

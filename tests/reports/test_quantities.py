@@ -29,6 +29,7 @@ from tests.reports.test_claims import EQUIVALENCE, claim
         ([9.0], 34.0, -1),
         ([0.0123], None, 4),
         ([3.0, 2.0], None, 0),
+        ([1.0000000000000020], 1e-15, 5),  # rounding errors of sums
     ],
 )
 def test_as_many_digits_as_the_interval_carries(numbers, half, places):
