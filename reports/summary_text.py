@@ -80,8 +80,8 @@ def judged_again(verdicts: Sequence[Verdict]) -> str:
         return ""
     some = "All" if again == len(counted) else f"{again} of the"
     return (
-        f"{some} {len(counted)} claims were judged again: their rules have changed since their runs. The row of a claim names "
-        "the file with its word of that day."
+        f"{some} {len(counted)} claims were judged again: their rules have changed since their runs. The row of a claim links "
+        "to its verdict of that day."
     )
 
 
@@ -94,9 +94,8 @@ def held(verdicts: Sequence[Verdict]) -> str:
     again = any(each.again for each in counted)
     rules = "today's rules, which are younger than the runs," if again else "pre-registered rules"
     alone = sum(any(PROVISIONAL in case.detail for case in each.cases) for each in counted)
-    said = SAID | (
-        {"reproduced": f"are reproduced ({alone} provisionally, without a planted control)"} if alone else {}
-    )
+    provisionally = f"are reproduced ({alone} provisionally: no damaged control run shows that a loss would be seen)"
+    said = SAID | ({"reproduced": provisionally} if alone else {})
     tally = ", ".join(f"{found[word]} {text}" for word, text in said.items() if found[word])
     aside = (
         f" {found[SHELF]} more are not comparable, since our conditions differ from the paper's."

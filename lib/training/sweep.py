@@ -104,7 +104,7 @@ def _runs_in_processes(
             counts.truncate(8 * len(keys))
             places = ((counts.name, place) for place in range(len(keys)))
             futures = {
-                pool.submit(_make_run, dict(wanted[key][1]), key, *at): key
+                pool.submit(_make_run_if_same_key, dict(wanted[key][1]), key, *at): key
                 for key, at in zip(keys, places, strict=True)
             }
             pending = {*futures}
@@ -136,11 +136,11 @@ def exit_with_parent(process: int) -> None:
     os._exit(1)
 
 
-def _make_run(arguments: dict[str, Any], key: str, counts: str, place: int) -> Run | None:
-    """Make a run, and count its samples in a place of a file; None where this process comes to another name, so that its code is
-    not the caller's."""
+def _make_run_if_same_key(arguments: dict[str, Any], key: str, progress_file: str, progress_index: int) -> Run | None:
+    """Make a run, and count its samples at an index of a file; None where this process comes to another key, so that its
+    code is not the caller's."""
     job = Job.of(**arguments)
-    count = np.memmap(counts, np.int64, "r+")[place : place + 1]
+    count = np.memmap(progress_file, np.int64, "r+")[progress_index : progress_index + 1]
     return job.run(partial(np.add, count, out=count)) if job.key == key else None
 
 

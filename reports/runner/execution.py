@@ -15,7 +15,7 @@ from lib import paths
 from lib.errors import BadOption, LockstepError, unknown
 from lib.progress import Progress
 from lib.results.key import LIB
-from lib.seeds import drawn
+from lib.seeds import sealed_run_seeds
 from lib.workloads import PROFILES
 from reports import claims
 from reports.claims import dependencies
@@ -96,7 +96,7 @@ def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
         "data": [path.read_text(encoding="utf-8") for path in sorted(beside) if path.name not in CLAIMS],
         "claims": [claim.hash for claim in claims.of_notebook(experiment.name)],
         "parameters": dict(values),
-        "sealed": [*drawn()[:1]],
+        "sealed": [*sealed_run_seeds()[:1]],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

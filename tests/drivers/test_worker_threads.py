@@ -45,7 +45,7 @@ def test_threads_mix_as_one_or_each_for_itself(exchange):
         exchange=exchange,
         when=Loop(every=2),
         worker_threads=3,
-        update_centre=lambda self, copy, theirs: (copy, theirs),
+        update_centre=lambda self, centre, message: (centre, message),
     )
     workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 24)
     run = train(mixing, workload, VirtualCluster(workers=2, worker=Node(flops=1e4, cores=3)))
@@ -162,7 +162,7 @@ def test_a_merge_and_an_update_never_start_from_the_same_values():
         worker_threads=3,
         exchange=Centre(),
         when=Background(),
-        update_centre=lambda self, copy, theirs: (copy, copy),
+        update_centre=lambda self, centre, message: (centre, centre),
         merge=merge,
     )
     run = train(shadow, replace(StepsThatMeet(), samples=30), LocalCluster(workers=1, threads=3))
