@@ -91,8 +91,10 @@ def held(verdicts: Sequence[Verdict]) -> str:
     if not counted:
         return NONE_YET
     found = Counter(each.word for each in counted)
-    again = any(each.again for each in counted)
-    rules = "today's rules, which are younger than the runs," if again else "pre-registered rules"
+    judged = [each for each in counted if each.word != SHELF]
+    again = sum(bool(each.again) for each in judged)
+    younger = "which are" if again == len(judged) else f"{again} of which are"
+    rules = f"today's rules, {younger} younger than the runs," if again else "pre-registered rules"
     alone = sum(any(PROVISIONAL in case.detail for case in each.cases) for each in counted)
     provisionally = f"are reproduced ({alone} provisionally: no damaged control run shows that a loss would be seen)"
     said = SAID | ({"reproduced": provisionally} if alone else {})
@@ -102,6 +104,4 @@ def held(verdicts: Sequence[Verdict]) -> str:
         if found[SHELF]
         else ""
     )
-    return f"We judged {len(counted) - found[SHELF]} of the papers' claims by {rules}: {tally}.{aside}".replace(
-        ",:", ":"
-    )
+    return f"We judged {len(judged)} of the papers' claims by {rules}: {tally}.{aside}".replace(",:", ":")
