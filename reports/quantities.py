@@ -63,10 +63,18 @@ def scale(claim: Claim, case: Case) -> Scale:
         unit = f" {unit}" if unit else ""
     places = decimals([factor * x for x in numbers], factor * half if half else None)
     edges = claim.margin if isinstance(claim.margin, tuple) else () if claim.margin is None else (claim.margin,)
-    apart = [(factor * x, factor * edge) for x in numbers for edge in edges if x != edge]
-    while places < 6 and any(rounded(x, places) == rounded(edge, places) for x, edge in apart):
-        places += 1  # a number beyond the rule's edge is not written as the edge
-    return Scale(factor=factor, decimals=places, unit=unit)
+    pairs = [
+        (factor * x, factor * edge) for x in numbers for edge in edges
+    ]  # what is beyond an edge is not written as the edge
+    return Scale(factor=factor, decimals=_keep_apart(pairs, places), unit=unit)
+
+
+def _keep_apart(pairs: Iterable[tuple[float, float]], places: int) -> int:
+    """At least so many digits after the point, six at most, that no number is written as the other one of its pair."""
+    pairs = [(one, other) for one, other in pairs if one != other]
+    while places < 6 and any(rounded(one, places) == rounded(other, places) for one, other in pairs):
+        places += 1
+    return places
 
 
 def measured_text(claim: Claim, case: Case) -> str:
@@ -90,10 +98,8 @@ def paper_text(claim: Claim, case: Case) -> str:
         return case.paper or "–"
     written = scale(claim, case)
     number = written.factor * case.figure
-    places = decimals([number])
-    while places < 6 and written.unit == "×" and number != 1 and rounded(number, places) == rounded(1, places):
-        places += 1  # a ratio that is not 1 is not written as 1
-    return rounded(number, places) + written.unit
+    ratio = [(number, 1.0)] if written.unit == "×" else []  # one that is not 1 is not written as 1
+    return rounded(number, _keep_apart(ratio, decimals([number]))) + written.unit
 
 
 def part_text(claim: Claim, case: Case) -> str:

@@ -61,7 +61,7 @@ class NodeContext:
 
 
 def _report_error(call: asyncio.Task) -> None:
-    """Stop the run for an error of a call whose caller is gone, unless the call met a dead node."""
+    """Report an error of a call whose caller is gone, unless the call met a dead node: it ends a virtual run, others log it."""
     error = None if call.cancelled() else call.exception()
     if error is not None and not isinstance(first_in_group(error), (NodeLost, MemberLost)):
         message = "a call failed whose caller was cancelled"

@@ -170,7 +170,7 @@ class Replica(Checkpointed):
             with explain_refused_writes(self._rule, "merge"):
                 merged = self._merge_by_rule(mine, mix)
             if updated := self._dense.merge_change(mine, writes, merged):
-                self._record.extra["updates beside a merge"] += updated
+                self._record.extra["updates during a merge"] += updated
             if self._mixed is not None:
                 self._mixed = merged.copy()
 

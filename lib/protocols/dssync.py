@@ -71,7 +71,7 @@ class DSSync(ReplicaRule):
     place: Literal["before", "beside", "after"] = "after"
     """Whether an average comes before the forward pass, during the computation, or after the update, as in the paper."""
     half: bool = False
-    """Whether what is sent is rounded to half precision."""
+    """Whether what is sent is rounded to half precision, as is the mean: steps that vanish in the mean's rounding are lost."""
     buckets: Buckets = 1
     """Collectives in which the parameters travel, one after the other; "tensor": one for each tensor, as in the released code."""
     statistics: StatisticsAveraging = "naive"

@@ -82,7 +82,7 @@ def test_a_merge_in_the_background_stops_no_thread_and_undoes_no_step():
     parts = records(Letters(samples=300), shadow, LocalCluster(workers=2, threads=4))
     final = finals(parts)
     assert sum(final[f"worker{rank}/replica"]["values"].sum() for rank in range(2)) == 300
-    assert sum(part.extra["updates beside a merge"] for part in parts) > 0
+    assert sum(part.extra["updates during a merge"] for part in parts) > 0
 
 
 def test_what_a_shadow_sent_stays_as_it_was_while_the_worker_trains():
