@@ -31,6 +31,10 @@ class NotebookFailed(LockstepError, RuntimeError):
     """A notebook's cell raised, or a kernel died."""
 
 
+class KernelDied(NotebookFailed):
+    """The process that ran a notebook is gone."""
+
+
 def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None = None, resume: bool = False) -> Path:
     """Execute one notebook and return the path of the executed one.
 
@@ -160,10 +164,11 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
             )
         except (papermill.PapermillExecutionError, DeadKernelError, CellTimeoutError) as error:
             failed = paths.write_bytes_atomic(experiment.failed, output.read_bytes()) if output.exists() else "nothing"
-            problem = f": the kernel died (out of memory?): {error}"
+            kind, problem = KernelDied, f": the kernel died (out of memory, or stuck?): {error}"
             if isinstance(error, papermill.PapermillExecutionError):
                 problem = f", cell {_number(experiment.path, error.source)}: {error.ename}: {error.evalue}"
-            raise NotebookFailed(f"notebook {experiment.name}{problem}\n  as far as it came: {failed}") from error
+                kind = NotebookFailed
+            raise kind(f"notebook {experiment.name}{problem}\n  as far as it came: {failed}") from error
     nb.metadata.papermill |= {"input_path": experiment.name, "output_path": experiment.name}
     return nb
 

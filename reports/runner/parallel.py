@@ -17,7 +17,7 @@ from joblib import Parallel, cpu_count, delayed
 from lib import paths
 from lib.errors import LockstepError
 from lib.progress import Progress
-from reports.runner.execution import environment, run
+from reports.runner.execution import KernelDied, environment, run
 from reports.runner.notebook_files import Experiment
 
 WARM = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "lockstep-warm"}
@@ -62,11 +62,15 @@ def run_together(
 
 
 def _run(variables: Mapping[str, str], name: str, *options: Any) -> tuple[str, LockstepError | None, str]:
-    """Run one notebook; its name, its error, and what it printed for the terminal."""
+    """Run one notebook, once more if its kernel died; its name, its error, and what it printed for the terminal."""
     log = io.StringIO()
     try:
         with environment(variables), redirect_stderr(log):
-            run(name, *options)
+            try:
+                run(name, *options)
+            except KernelDied as death:
+                print(f"{death}\n  it runs once more", file=log)
+                run(name, *options)
     except LockstepError as error:
         return name, LockstepError(str(error)), log.getvalue()
     return name, None, log.getvalue()
