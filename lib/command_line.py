@@ -133,13 +133,13 @@ def _list(options: argparse.Namespace) -> None:
 
 def _help(options: argparse.Namespace) -> None:
     from lib import workloads
-    from lib.options.registry import describe
+    from lib.options.registry import help_text
 
     registries = _registries().values()
     for registry in registries:
         if options.name in registry:
             make = workloads.get if registry is workloads.ALL else registry.make
-            print(describe(make(options.name)))
+            print(help_text(make(options.name)))
             return
     raise unknown("name", options.name, [name for registry in registries for name in registry])
 

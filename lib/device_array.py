@@ -64,10 +64,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         return bool(self.tensor)
 
     def __getitem__(self, at: Any) -> DeviceArray:
-        return DeviceArray(self.tensor[self._unwrap(at)])
+        return DeviceArray(self.tensor[self._to_tensors(at)])
 
     def __setitem__(self, at: Any, values: Any) -> None:
-        self.tensor[self._unwrap(at)] = self._unwrap(values)
+        self.tensor[self._to_tensors(at)] = self._to_tensors(values)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.tensor.cpu().numpy(), dtype)
@@ -87,7 +87,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         if method != "__call__" or options:
             raise BadOption(f"numpy's {ufunc.__name__} is not there with options, or as {method}, on a device")
-        inner = [self._unwrap(each) for each in inputs]
+        inner = [self._to_tensors(each) for each in inputs]
         if (
             ufunc is not np.power
         ):  # of two numbers torch takes none, and one next to a tensor as a tensor of no dimension
@@ -99,14 +99,14 @@ class DeviceArray(NDArrayOperatorsMixin):
         return DeviceArray(made)
 
     def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
-        return _wrap(_torch_function(function.__name__)(*self._unwrap(args), **options))
+        return _wrap(_torch_function(function.__name__)(*self._to_tensors(args), **options))
 
-    def _unwrap(self, value: Any) -> Any:
+    def _to_tensors(self, value: Any) -> Any:
         if isinstance(value, DeviceArray):
             return value.tensor
         if isinstance(value, np.ndarray):
             return upload_array(value if value.flags.writeable else value.copy(), self.tensor.device)
-        return type(value)(map(self._unwrap, value)) if type(value) in (tuple, list) else value
+        return type(value)(map(self._to_tensors, value)) if type(value) in (tuple, list) else value
 
 
 def _torch_function(name: str) -> Any:

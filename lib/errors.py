@@ -111,7 +111,7 @@ def unknown_option(owner: str, name: str, valid: Iterable[str]) -> UnknownOption
     return UnknownOption(f"{owner} has no option {name!r}; {nearest(name, valid)}")
 
 
-def first_cause(error: BaseException) -> BaseException:
+def first_in_group(error: BaseException) -> BaseException:
     """The first error that is not a group of errors: what a user can act on."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -6,8 +6,8 @@ import contextvars
 import io
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -33,7 +33,7 @@ class Progress(tqdm):
     def __init__(self, total: float | None, label: str = "", unit: str = "") -> None:
         self._outer = _open[0] if _open else None
         self._terminal = self._outer is None and sys.stderr is not None and sys.stderr.isatty()
-        self._notebook = None if self._outer or self._terminal else _notebook_line()
+        self._notebook = None if self._outer or self._terminal else _notebook_printer()
         file = sys.stderr if self._terminal else io.StringIO()
         unit = f" {unit}" if unit else ""
         super().__init__(
@@ -83,7 +83,7 @@ class Progress(tqdm):
             print(self, file=sys.stderr, flush=True)
 
 
-def _notebook_line() -> Any:
+def _notebook_printer() -> Callable[[str], None] | None:
     """What shows a text in place of the last one in a Jupyter cell; None outside Jupyter. IPython is not imported for this."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module and hasattr(module, "get_ipython") else None

@@ -20,7 +20,7 @@ DRAWN = "LOCKSTEP_SEALED"
 
 def judging(count: int) -> range:
     """The first so many seeds that verdicts on a paper's claims are reached on; inside a sealed run, its own."""
-    return (drawn() or JUDGING)[:count]
+    return (sealed_run_seeds() or JUDGING)[:count]
 
 
 def tuning(count: int) -> range:
@@ -28,7 +28,7 @@ def tuning(count: int) -> range:
     return TUNING[:count]
 
 
-def drawn() -> range:
+def sealed_run_seeds() -> range:
     """The sealed seeds that may be drawn here: none, outside a sealed run."""
     first = int(os.environ.get(DRAWN, SEALED.stop))
     return SEALED[first - SEALED.start :][:BLOCK]
@@ -36,7 +36,7 @@ def drawn() -> range:
 
 def check_not_sealed(seed: int) -> int:
     """Refuse a sealed seed for a run outside a sealed run; return every other seed."""
-    if seed in SEALED and seed not in drawn():
+    if seed in SEALED and seed not in sealed_run_seeds():
         sealed = f"{SEALED.start} to {SEALED.stop - 1}"
         raise BadOption(f"seed {seed} is sealed: `lockstep run PAPER --sealed` alone draws {sealed}")
     return seed

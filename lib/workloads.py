@@ -25,7 +25,7 @@ class _Workloads(Registry):
     """A registry in which several names may share a class, and then have a description each."""
 
     def sentence(self, name: str) -> str:
-        return named()[name]["about"] if name in named() else super().sentence(name)
+        return named_entries()[name]["about"] if name in named_entries() else super().sentence(name)
 
 
 ALL = _Workloads(
@@ -73,7 +73,7 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
     if given.get("data") and (idle := kind.synthetic_only & given.keys()):
         problem = " would change nothing: it is of the synthetic data, and data names a folder; leave one of them out"
         raise BadField(f"workload {name!r}", (min(idle),), problem)
-    if entry := named().get(name):
+    if entry := named_entries().get(name):
         layers = [{"name": name}, entry["smoke"], entry[profile], given]
     settings = {kind.spelled.get(option, option): value for layer in layers for option, value in layer.items()}
     epochs = settings.pop("epochs", None)
@@ -88,7 +88,7 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
 
 
 @cache
-def named() -> Mapping[str, Mapping[str, Any]]:
+def named_entries() -> Mapping[str, Mapping[str, Any]]:
     """Name -> a sentence about it, and its options for each profile; those of smoke hold for all."""
     from lib.options.yaml_source import load  # a list of names does not need it
 

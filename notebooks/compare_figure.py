@@ -206,7 +206,7 @@ def fidelity(folder: Path) -> str:
     where = {"local": "threads", "ray": "Ray"}[worst["cluster"]]
     return (
         f"On one machine, simulated throughput was {error.median():.1f} % from that of real runs in the median (threads and "
-        f"Ray), and {error.max():.1f} % at worst ({where}, {worst['workers']} workers, {worst['protocol']})."
+        f"Ray, 2 to 4 workers), and {error.max():.1f} % at worst ({where}, {worst['workers']} workers, {worst['protocol']})."
     )
 
 

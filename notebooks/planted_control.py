@@ -1,4 +1,5 @@
-"""The planted control of every equivalence: Sync that throws a share of its gradients away, and so loses by construction.
+"""The planted control of every equivalence: the mode that others are held against, made to throw a share of its gradients away,
+so that it loses by construction. Sync, or Persia's hybrid where that is the reference.
 
 A test of equivalence that does not see this control lose cannot tell: `reports/claims/__init__.py`. Its dose is chosen on tuning
 seeds, so that it loses about two margins by `dose`, before the rule is committed.
@@ -10,9 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lib import Apply, Drop, Run
+from lib import Apply, Drop, Push, Rule, Run
 from lib.options.checked import Share
-from lib.protocols.baselines import Sync
+from lib.protocols.baselines import Async, Sync
+from lib.protocols.persia import Hybrid
 from lib.protocols.server_rule import Decisions, ServerState
 from lib.seeds import not_judging
 from notebooks import study
@@ -40,6 +42,37 @@ class PlantedControl(Sync):
         return after, (*update, *((Drop(lost),) if lost else ()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class LosingRows(Async):
+    """Async that throws a share of its gradients away."""
+
+    name: ClassVar = "losing-rows"
+    drops: ClassVar = True
+
+    dropped: Share = 0.5
+
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
+        if _uniform(push.worker, push.batch) < self.dropped:
+            return state.drop(push), (Drop((push,)),)
+        return super().on_push(state, push)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlantedHybrid(Hybrid):
+    """The hybrid, of whose rows' gradients a share is thrown away. Held against Sync's control its own loss would be seen
+    instead: it is several times the margins of what is judged here."""
+
+    name: ClassVar = "planted-hybrid"
+    cite: ClassVar = "none: the control of equivalences with the hybrid"
+    drops: ClassVar = True
+
+    dropped: Share = 0.5
+
+    @property
+    def rows(self) -> LosingRows:
+        return LosingRows(pull_ahead=self.tau, dropped=self.dropped)
+
+
 def _uniform(worker: int, batch: int) -> float:
     """A number from 0 to 1 that only these two decide."""
     mixed = (batch * 0x9E3779B97F4A7C15 + worker * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
@@ -53,15 +86,18 @@ def dose(
     share: float,
     seeds: Iterable[int],
     doses: Iterable[float] = (0.1, 0.25, 0.5, 0.75, 0.9),
+    reference: Rule | str = "sync",
+    planted: Callable[..., Rule] = PlantedControl,
 ) -> tuple[float, dict[float, float]]:
     """The share of gradients to drop so that two margins are lost, and what each dose loses as a share of the gain.
 
-    `job(protocol, seed)` is a run of the page under a rule; "frozen" and "sync" are run too. Between two doses a straight line.
+    `job(protocol, seed)` is a run of the page under a rule; "frozen" and the reference are run too. Between two doses a straight
+    line.
     """
     seeds, doses = not_judging(seeds, "the dose of a planted control"), list(doses)
-    rules = {"sync": "sync", "frozen": "frozen"} | {each: PlantedControl(dropped=each) for each in doses}
+    rules = {"reference": reference, "frozen": "frozen"} | {each: planted(dropped=each) for each in doses}
     runs = study.run({(name, seed): job(rule, seed) for name, rule in rules.items() for seed in seeds})
     means = {name: float(np.mean([quality(runs[name, seed]) for seed in seeds])) for name in rules}
-    gain = means["sync"] - means["frozen"]
-    lost = {each: (means["sync"] - means[each]) / gain for each in doses}
+    gain = means["reference"] - means["frozen"]
+    lost = {each: (means["reference"] - means[each]) / gain for each in doses}
     return float(np.interp(2 * share, [0.0, *lost.values()], [0.0, *doses])), lost

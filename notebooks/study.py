@@ -52,12 +52,12 @@ def marks(parts: int = 1) -> tuple[float, ...]:
 
 def quality(run: Run, metric: str) -> float:
     """A run's quality, under the true probabilities where they are known."""
-    return run.quality(run.judged(metric))
+    return run.quality(run.history_column(metric))
 
 
 def course(run: Run, metric: str) -> pd.Series:
     """The metric at each evaluation, under the true probabilities where they are known."""
-    return run.history[run.judged(metric)].dropna()
+    return run.history[run.history_column(metric)].dropna()
 
 
 def use(profile: str, device: str = "cpu") -> None:
@@ -128,7 +128,7 @@ def table(
 
 def quality_figures(run: Run, name: str, metric: str) -> dict[str, float]:
     """The quality under that name; if it is under the true probabilities, also the one by labels."""
-    labels = {} if run.judged(metric) == metric else {BY_LABELS(name): run.quality(metric)}
+    labels = {} if run.history_column(metric) == metric else {BY_LABELS(name): run.quality(metric)}
     return {name: quality(run, metric), **labels}
 
 
@@ -216,7 +216,7 @@ def histories(cases: Iterable[Case], runs: Iterable[Run], *columns: str) -> pd.D
     probabilities where these are known, and by labels next to that."""
     parts = []
     for case, run in zip(cases, runs, strict=True):
-        found = run.history[[run.judged(column) for column in columns]].set_axis([*columns], axis=1).dropna()
-        labels = {BY_LABELS(name): run.history[name] for name in columns if run.judged(name) != name}
+        found = run.history[[run.history_column(column) for column in columns]].set_axis([*columns], axis=1).dropna()
+        labels = {BY_LABELS(name): run.history[name] for name in columns if run.history_column(name) != name}
         parts.append(found.assign(**labels, **case))
     return pd.concat(parts, ignore_index=True)

@@ -124,7 +124,7 @@ def chance(verdicts: Sequence[claims.Verdict]) -> str:
     """How many of the shown effects chance alone would show, in a sentence."""
     shown, expected = claims.false_positives(verdicts)
     number = f"{expected:.2g}" if expected >= 0.01 else "fewer than 0.01"
-    return f"Of {shown} measurable effects, {number} are expected by chance." if shown else ""
+    return f"Of {shown} effects called measurable, {number} are expected to be false, by chance." if shown else ""
 
 
 def runs_code(verdicts: Sequence[claims.Verdict]) -> str:

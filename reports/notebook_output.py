@@ -81,11 +81,13 @@ def _mean(values: pd.Series) -> str:
 
 
 def table(data: pd.DataFrame, caption: str = "") -> Fragment:
-    """A frame as a table: its index as the first columns, a column's numbers to the same digit, a dash for a missing value."""
+    """A frame as a table: its index, unless it only counts the rows, as the first columns; a column's numbers to the same digit;
+    a dash for a missing value."""
     from pandas.api import types
 
-    if any(name is not None for name in data.index.names):
-        data = data.reset_index()
+    names = data.index.names
+    if any(name is not None for name in names) or not types.is_numeric_dtype(data.index):
+        data = data.rename_axis(index=["" if name is None else name for name in names]).reset_index()
     header, cells, numeric = [], [], []
     for place, name in enumerate(data.columns):
         values = data.iloc[:, place]

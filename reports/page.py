@@ -197,6 +197,8 @@ def with_verdicts(html: str, verdicts: Sequence[claims.Verdict], profile: str) -
         r'<section class="short"( role="note")?>.*?</section>', lambda _: short, html, count=1, flags=re.DOTALL
     )
     full = notebook_output.verdict_table(verdicts, notebook_output.HOW_TO_READ)
+    up = "../" if verdicts[0].claim.folder else ""
+    full = re.sub(r"claims/[^<> ]+\.json", lambda record: f'<a href="{up}{record[0]}">{record[0]}</a>', full)
     entries = r'<div class="table"><table class="entries">.*?</table></div>'
     return re.sub(entries, lambda _: full, html, count=1, flags=re.DOTALL)
 

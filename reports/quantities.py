@@ -9,6 +9,8 @@ from reports.markup import number, rounded, words
 
 UNITS = {"auc": "AUC", "ne": "NE", "mrr": "MRR", "logloss": "log loss", "qps": "samples/s"}
 """By a metric's first word."""
+MANY = 10
+"""So many times the paper's effect, or more, are written as times and not in per cent."""
 SMALL = ("AUC", "NE", "MRR", "log loss")
 """Units whose differences below a tenth are written in thousandths."""
 PERCENT = ("error", "share")
@@ -33,12 +35,13 @@ class Scale:
 
 
 def decimals(numbers: Iterable[float | None], half: float | None = None) -> int:
-    """Digits after the point: to the first digit of the interval's half, to its second where that is a 1; without an interval
-    three digits of the largest number, and none where all are whole."""
+    """Digits after the point: to the first digit of the interval's half, to its second where that is a 1, and to the sixth of the
+    largest number at most; without an interval three digits of the largest number, and none where all are whole."""
     numbers = [x for x in numbers if x is not None and math.isfinite(x)]
     if half and math.isfinite(half):
         place = math.floor(math.log10(half))
-        return (half / 10**place < 2) - place
+        largest = max(map(abs, numbers), default=0.0)
+        return min((half / 10**place < 2) - place, 5 - math.floor(math.log10(largest)) if largest else math.inf)
     if all(x == int(x) for x in numbers):
         return 0
     return max(0, 2 - math.floor(math.log10(max(map(abs, numbers)))))
@@ -60,10 +63,18 @@ def scale(claim: Claim, case: Case) -> Scale:
         unit = f" {unit}" if unit else ""
     places = decimals([factor * x for x in numbers], factor * half if half else None)
     edges = claim.margin if isinstance(claim.margin, tuple) else () if claim.margin is None else (claim.margin,)
-    apart = [(factor * x, factor * edge) for x in numbers for edge in edges if x != edge]
-    while places < 6 and any(rounded(x, places) == rounded(edge, places) for x, edge in apart):
-        places += 1  # a number beyond the rule's edge is not written as the edge
-    return Scale(factor=factor, decimals=places, unit=unit)
+    pairs = [
+        (factor * x, factor * edge) for x in numbers for edge in edges
+    ]  # what is beyond an edge is not written as the edge
+    return Scale(factor=factor, decimals=_keep_apart(pairs, places), unit=unit)
+
+
+def _keep_apart(pairs: Iterable[tuple[float, float]], places: int) -> int:
+    """At least so many digits after the point, six at most, that no number is written as the other one of its pair."""
+    pairs = [(one, other) for one, other in pairs if one != other]
+    while places < 6 and any(rounded(one, places) == rounded(other, places) for one, other in pairs):
+        places += 1
+    return places
 
 
 def measured_text(claim: Claim, case: Case) -> str:
@@ -87,16 +98,20 @@ def paper_text(claim: Claim, case: Case) -> str:
         return case.paper or "–"
     written = scale(claim, case)
     number = written.factor * case.figure
-    return rounded(number, decimals([number])) + written.unit
+    ratio = [(number, 1.0)] if written.unit == "×" else []  # one that is not 1 is not written as 1
+    return rounded(number, _keep_apart(ratio, decimals([number]))) + written.unit
 
 
 def part_text(claim: Claim, case: Case) -> str:
     """The share that a case is judged by: of the paper's effect, or of the gain that an equivalence keeps."""
     if case.part is None:
         return ""
-    middle, low, high = (100 * x for x in case.part)
+    many = not claim.frozen and abs(case.part[0]) >= MANY
+    middle, low, high = (x if many else 100 * x for x in case.part)
     places = decimals([], (high - low) / 2) if high > low else 0
     middle, low, high = (rounded(x, min(places, 1)) for x in (middle, low, high))
+    if many:
+        return f"{middle} times [{low}, {high}] the paper's effect"
     share = f"{middle} % [{low}, {high}]"
     return (
         f"keeps {share} of the gain (rule: {100 * (1 - claim.share):g} %)"

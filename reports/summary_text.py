@@ -80,8 +80,8 @@ def judged_again(verdicts: Sequence[Verdict]) -> str:
         return ""
     some = "All" if again == len(counted) else f"{again} of the"
     return (
-        f"{some} {len(counted)} claims were judged again: their rules have changed since their runs. The row of a claim names "
-        "the file with its word of that day."
+        f"{some} {len(counted)} claims were judged again: their rules have changed since their runs. The row of a claim links "
+        "to its verdict of that day."
     )
 
 
@@ -91,18 +91,17 @@ def held(verdicts: Sequence[Verdict]) -> str:
     if not counted:
         return NONE_YET
     found = Counter(each.word for each in counted)
-    again = any(each.again for each in counted)
-    rules = "today's rules, which are younger than the runs," if again else "pre-registered rules"
+    judged = [each for each in counted if each.word != SHELF]
+    again = sum(bool(each.again) for each in judged)
+    younger = "which are" if again == len(judged) else f"{again} of which are"
+    rules = f"today's rules, {younger} younger than the runs," if again else "pre-registered rules"
     alone = sum(any(PROVISIONAL in case.detail for case in each.cases) for each in counted)
-    said = SAID | (
-        {"reproduced": f"are reproduced ({alone} provisionally, without a planted control)"} if alone else {}
-    )
+    provisionally = f"are reproduced ({alone} provisionally: no damaged control run shows that a loss would be seen)"
+    said = SAID | ({"reproduced": provisionally} if alone else {})
     tally = ", ".join(f"{found[word]} {text}" for word, text in said.items() if found[word])
     aside = (
         f" {found[SHELF]} more are not comparable, since our conditions differ from the paper's."
         if found[SHELF]
         else ""
     )
-    return f"We judged {len(counted) - found[SHELF]} of the papers' claims by {rules}: {tally}.{aside}".replace(
-        ",:", ":"
-    )
+    return f"We judged {len(judged)} of the papers' claims by {rules}: {tally}.{aside}".replace(",:", ":")

@@ -35,7 +35,7 @@ def test_a_class_stands_under_its_own_name(registry):
 def test_a_workload_has_the_name_that_it_was_asked_for_by():
     assert all(workloads.get(name).name == name for name in workloads.ALL)
     own = {name for name, kind in workloads.ALL.items() if kind.name == name}
-    assert own.isdisjoint(workloads.named()) and own | {*workloads.named()} == {*workloads.ALL}
+    assert own.isdisjoint(workloads.named_entries()) and own | {*workloads.named_entries()} == {*workloads.ALL}
 
 
 def test_names_need_no_torch():

@@ -27,7 +27,7 @@ from lib.cluster.failures import ROLES, Failure, FailureSchedule, Mishaps, NodeF
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
 from lib.device_array import DeviceArray, to_native
-from lib.errors import BadOption, NodeLost, first_cause
+from lib.errors import BadOption, NodeLost, first_in_group
 from lib.options.checked import Checked, Count, Positive
 from lib.options.units import Seconds
 
@@ -41,7 +41,7 @@ class Handle:
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         if method.startswith("__"):
             raise AttributeError(method)
-        call = partial(self._call, method) if self.retries is None else partial(self._call_again, method)
+        call = partial(self._call, method) if self.retries is None else partial(self._call_with_retries, method)
         self.__dict__[method] = call  # so that it is made once
         return call
 
@@ -52,7 +52,7 @@ class Handle:
     def bind(self, site: Site) -> Handle:
         """The same part, to be called from that site; a part binds every handle that it is given."""
 
-    def _call_again(self, method: str, *args) -> Awaitable[Any]:
+    def _call_with_retries(self, method: str, *args) -> Awaitable[Any]:
         return self.retries.call(partial(self._call, method, *args))
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Meeting:
     """Each member's `Site.generation`; () if every one is 0."""
 
 
-def rank_of(node: str) -> int | None:
+def worker_rank(node: str) -> int | None:
     """A worker's rank; None for other nodes."""
     return int(node.removeprefix("worker")) if node.startswith("worker") else None
 
@@ -185,7 +185,7 @@ class Site(ABC):
         its machine. Where all nodes share a process it is an object, made once by `make(None)`."""
 
     @abstractmethod
-    def report_progress(self, samples: int) -> None:
+    def note_batch_done(self, samples: int) -> None:
         """Report samples that were trained on since the last call: one more batch."""
 
 
@@ -193,7 +193,7 @@ class World(ABC):
     """A cluster that is running.
 
     A call to a node that is dead, or dies before it answers, raises `NodeLost`; a mean or gather that a member can no longer
-    join raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `take_records`.
+    join raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `take_records_of_dead`.
     """
 
     failure_schedule: FailureSchedule
@@ -213,34 +213,34 @@ class World(ABC):
     @abstractmethod
     def now(self) -> float: ...
 
-    def start_clock(self) -> None:  # noqa: B027 - most worlds need nothing where nothing fails
+    def start_failure_clock(self) -> None:  # noqa: B027 - most worlds need nothing where nothing fails
         """Start the clock of the failures, unless it runs: training starts or continues now on the nodes that are up."""
 
     async def dead_node_in(self, error: BaseException) -> str | None:
         """The node whose death led to that error; None if the cause was another."""
-        lost = first_cause(error)
+        lost = first_in_group(error)
         return lost.node if isinstance(lost, NodeLost) else None
 
     async def wait_until_up(self, node: str) -> bool:
         """Wait until a node that may die is up; False if it never will be again."""
         return await self.failure_schedule.wait_until_up(node)
 
-    def take_records(self, node: str) -> list[Any]:
+    def take_records_of_dead(self, node: str) -> list[Any]:
         """Hand over the records of the parts that died with a node."""
         return self.records.pop(node, [])
 
     @abstractmethod
-    async def restart(self) -> list[Any]:
+    async def restart_all_nodes(self) -> list[Any]:
         """End every part on every node and start the nodes again, empty; the records of all parts."""
 
-    async def clear(self) -> None:
+    async def clear_parts(self) -> None:
         """Remove all parts that were hosted so far; their nodes stay up."""
         self.records.clear()
 
     def is_dead(self, node: str) -> bool:
         return self.failure_schedule.is_dead(node)
 
-    async def drain(self) -> None:  # noqa: B027 - most worlds have no calls that outlive their caller
+    async def drain_orphaned_calls(self) -> None:  # noqa: B027 - most worlds have no calls that outlive their caller
         """Wait until every call that a dead node had issued has ended."""
 
     def paused_clock(self) -> AbstractContextManager:
@@ -329,16 +329,16 @@ class Cluster(Checked, ABC):
 
     def slowdown_function(self, seed: int, node: str) -> Callable[[float, float], float] | None:
         """Return the function of a start and seconds that says how long a worker takes; None for nodes that nothing slows."""
-        rank, even = rank_of(node), self.slowdown == Lognormal(sigma=0.0) and not self.speeds
+        rank, even = worker_rank(node), self.slowdown == Lognormal(sigma=0.0) and not self.speeds
         if rank is None or even:
             return None
         speed = self.speeds[rank] if self.speeds else 1.0
         path = self.slowdown.sample_path(seed, node, rank)
         return lambda start, seconds: path.stretch(start, seconds / speed)
 
-    def failures_of(self, seed: int, node: str, batches: int = 0) -> NodeFailures:
-        """A node's failures; `batches`: the number that it has computed in its generations before."""
-        return NodeFailures(self.failures, seed, node, self.patience, batches)
+    def failures_of(self, seed: int, node: str, batches_before: int = 0) -> NodeFailures:
+        """A node's failures; `batches_before`: the number that it has computed in its generations before."""
+        return NodeFailures(self.failures, seed, node, self.patience, batches_before)
 
     def _check_device(self) -> None:
         try:
@@ -416,5 +416,5 @@ def run_in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> A
     if interrupted:
         raise KeyboardInterrupt
     if (error := running.exception()) is not None:
-        raise first_cause(error)
+        raise first_in_group(error)
     return running.result()

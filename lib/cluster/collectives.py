@@ -24,7 +24,7 @@ class Passage:
         self._begun = np.full(len(queues), np.inf)
         self._alone, self._moved = np.zeros((2, len(queues)))
 
-    def enter(self, places: np.ndarray, ready: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray]:
+    def start_transmission(self, places: np.ndarray, ready: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray]:
         """Bytes that are ready at a time at each of the places, none of which is named twice; from when and to when they pass.
         With messages queued before them they share: both go half as fast while both are there."""
         start = np.maximum(ready, self._passed[places])
@@ -37,8 +37,8 @@ class Passage:
         self._moved[places] += size
         return start, end
 
-    def close(self, now: float) -> None:
-        """Enter the passage in the books of the queues; none of them will be used before `now` any more."""
+    def charge_queues(self, earliest: float) -> None:
+        """Enter the passage in the books of the queues; none of them will be used before `earliest` any more."""
         for place in np.flatnonzero(self._moved):
             queue, end = self._queues[place], float(self._passed[place])
             queue.passed, queue.free = end, float(self._free[place])
@@ -46,37 +46,37 @@ class Passage:
             queue.busy += float(self._moved[place]) / queue.bandwidth
             begin = max(float(self._begun[place]), queue.free)
             if queue.passing:
-                queue.passing = [each for each in queue.passing if each[1] > now]
+                queue.passing = [each for each in queue.passing if each[1] > earliest]
             if begin < end:
                 queue.passing.append((begin, end, min(float(self._alone[place]) / (end - begin), 1.0)))
 
 
 def schedule_transfers(
-    steps: Sequence[Transfer], members: Sequence[Interface], ready: np.ndarray, limit: float = float("inf")
+    steps: Sequence[Transfer], members: Sequence[Interface], ready: np.ndarray, max_bandwidth: float = float("inf")
 ) -> np.ndarray:
     """Transfers among some interfaces that depend on one another: a node sends what it has received in the steps before.
 
-    `ready` says when each member has what it needs to begin, the result when it is done; `limit` is the bandwidth that each
-    transfer is held to, where the peer gives it only a share. The interfaces and uplinks are taken from the first step to the
+    `ready` says when each member has what it needs to begin, the result when it is done; `max_bandwidth` is what each transfer
+    is held to, where the peer gives it only a share. The interfaces and uplinks are taken from the first step to the
     last: of two groups that cross one uplink, the second waits for the first.
     """
     now, ready = float(ready.min()), ready.astype(float)
-    out, into = (Passage([*map(attrgetter(side), members)], limit) for side in ("out", "into"))
+    out, into = (Passage([*map(attrgetter(side), members)], max_bandwidth) for side in ("out", "into"))
     latency = np.array([*map(attrgetter("latency"), members)])
     behind = {id(member.uplink): member.uplink for member in members if member.uplink}
     shared = [queue for uplink in behind.values() for queue in (uplink.out, uplink.into)]
     between, place = Passage(shared), {id(queue): np.array([number]) for number, queue in enumerate(shared)}
     for senders, receivers, size in steps:
-        start, ended = out.enter(senders, ready[senders], size)
+        start, ended = out.start_transmission(senders, ready[senders], size)
         for flow in np.argsort(start, kind="stable") if shared else ():
             for queue in uplinks(members[senders[flow]], members[receivers[flow]]):
-                [start[flow]], [through] = between.enter(place[id(queue)], start[flow : flow + 1], size)
+                [start[flow]], [through] = between.start_transmission(place[id(queue)], start[flow : flow + 1], size)
                 ended[flow] = max(ended[flow], through)
         lag = np.maximum(latency[senders], latency[receivers])
-        _, entered = into.enter(receivers, start + lag, size)
+        _, entered = into.start_transmission(receivers, start + lag, size)
         ready[receivers] = np.maximum(ready[receivers], np.maximum(entered, ended + lag))
     for passage in (out, into, between):
-        passage.close(now)
+        passage.charge_queues(now)
     return ready
 
 
@@ -94,7 +94,7 @@ def unchunked_ring(machines: Sequence[int], size: float) -> list[Transfer]:
     return [_hop(hop % workers, (hop + 1) % workers, size) for hop in range(2 * workers - 1)]
 
 
-def tree(machines: Sequence[int], size: float) -> list[Transfer]:
+def halving_doubling(machines: Sequence[int], size: float) -> list[Transfer]:
     """Chunked: halving and doubling over pairs at distances 1, 2, 4, ...; D (1 - 1/W) each way in log W steps.
 
     Ranks beyond the largest power of two hand their vector to a partner first, and get the result last.
@@ -132,7 +132,7 @@ def hierarchical(machines: Sequence[int], size: float) -> list[Transfer]:
 
 ALGORITHMS: dict[str, Callable[[Sequence[int], float], list[Transfer]]] = {
     "ring": ring,
-    "tree": tree,
+    "tree": halving_doubling,
     "whole-ring": unchunked_ring,
     "whole-tree": unchunked_tree,
     "hierarchical": hierarchical,
@@ -151,7 +151,7 @@ def transfers(collective: str, members: Sequence[Interface], size: float) -> lis
         return ALGORITHMS[collective](machines, size)
     latency = max(member.latency for member in members)
     bandwidth = min(min(member.out.bandwidth, member.into.bandwidth) for member in members)
-    ways = ring(machines, size), tree(machines, size)
+    ways = ring(machines, size), halving_doubling(machines, size)
     return min(ways, key=lambda steps: sum(latency + each / bandwidth for _, _, each in steps))
 
 

@@ -78,7 +78,7 @@ class Failure(Checked):
     def affects_node(self, node: str) -> bool:
         return matches(self.node, node)
 
-    def affects_connection(self, one: str, other: str) -> bool:
+    def cuts_connection(self, one: str, other: str) -> bool:
         """Whether it is about the connection of these two."""
         ends = self.connection
         pairs = ((one, other), (other, one))
@@ -126,7 +126,7 @@ class Window(NamedTuple):
     """How many times as long everything takes; inf: nothing happens."""
 
 
-class Outages(PiecewiseSpeed):
+class FailureSpeed(PiecewiseSpeed):
     """The speed of a node that hangs or slows down from time to time, or of a connection that dies."""
 
     def __init__(self, windows: Iterable[Iterator[Window]]):
@@ -167,7 +167,7 @@ class NodeFailures:
         self._seed, self._node, self._patience = seed, node, patience
         self.batches = batches
         outages = self._windows(lethal=False)
-        self.outages = Outages(outages) if outages else None
+        self.outages = FailureSpeed(outages) if outages else None
         self._begun: list[Window] = []
         """Outages that began with a batch."""
 
@@ -186,7 +186,7 @@ class NodeFailures:
         self.batches += 1
         for _, failure in self._failures:
             if failure.at_batch == self.batches and not self._kills(failure):
-                self._begin(failure.window(now))
+                self._begin_outage(failure.window(now))
         return self.batches
 
     def state(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class NodeFailures:
     def restore(self, state: dict[str, Any]) -> None:
         self.batches = state["batches"]
         for window in state["begun"]:
-            self._begin(Window(*window))
+            self._begin_outage(Window(*window))
 
     def _kills(self, failure: Failure) -> bool:
         return failure.kind == "dies" or (failure.kind == "hangs" and failure.duration > self._patience)
@@ -207,19 +207,19 @@ class NodeFailures:
             if self._kills(failure) == lethal
         ]
 
-    def _begin(self, window: Window) -> None:
+    def _begin_outage(self, window: Window) -> None:
         self._begun.append(window)
         self.outages.add(window)
 
 
-class Connection:
+class MessageFailures:
     """What happens to the messages from one node to another."""
 
     def __init__(self, failures: Sequence[Failure], mishaps: Mishaps, seed: int, source: str, target: str):
         ends = " - ".join(sorted((source, target)))
-        here = ((number, each) for number, each in enumerate(failures) if each.affects_connection(source, target))
+        here = ((number, each) for number, each in enumerate(failures) if each.cuts_connection(source, target))
         deaths = [each.windows(seed, ends, number) for number, each in here]
-        self._outages = Outages(deaths) if deaths else None
+        self._outages = FailureSpeed(deaths) if deaths else None
         self._mishaps = mishaps
         self._draw = streams.stream(seed, "messages", source, target) if mishaps else None
         self._last = -math.inf
@@ -268,7 +268,7 @@ class FailureSchedule:
         self._returns: dict[str, float] = {}
         """Dead nodes, and when they are up again."""
 
-    def start_clock(self, nodes: Iterable[str]) -> None:
+    def arm_failures(self, nodes: Iterable[str]) -> None:
         """Start the training's clock, unless it runs; from now on these nodes, which are up, may die."""
         if not self.running:
             self.running, self.start = True, asyncio.get_running_loop().time()
@@ -309,10 +309,10 @@ class FailureSchedule:
         self._plans.clear()
         self._next.clear()
         # Deaths at the same moment come in the order in which they were scheduled.
-        self.start_clock([*state["awaited"], *nodes])
+        self.arm_failures([*state["awaited"], *nodes])
 
     def pause(self, *nodes: str) -> None:
-        """Let these nodes, or all, live until `start_clock` names them again; deaths that are due in between never come."""
+        """Let these nodes, or all, live until `arm_failures` names them again; deaths that are due in between never come."""
         for node in nodes or list(self._timers):
             if timer := self._timers.pop(node, None):
                 timer.cancel()

@@ -13,7 +13,7 @@ import numpy as np
 from lib.cluster.base import Cluster, Handle, Meeting, Retries, Site, World
 from lib.cluster.failures import FailureSchedule, NodeFailures
 from lib.device_array import to_native
-from lib.errors import MemberLost, NodeLost, first_cause
+from lib.errors import MemberLost, NodeLost, first_in_group
 
 
 class NodeContext:
@@ -33,16 +33,16 @@ class NodeContext:
         the node was dead before: so a caller of several nodes meets the error where it awaits all of them."""
         if self.ended:
             coroutine.close()
-            return self._raise_node_lost()
+            return self._lost_result()
         task = asyncio.get_running_loop().create_task(coroutine)
         self.calls[task] = None
         task.add_done_callback(self.calls.pop)
-        return self._await_result(task)
+        return self._await_shielded(task)
 
-    async def _raise_node_lost(self) -> NoReturn:
+    async def _lost_result(self) -> NoReturn:
         raise NodeLost(self.node)
 
-    async def _await_result(self, call: asyncio.Task) -> Any:
+    async def _await_shielded(self, call: asyncio.Task) -> Any:
         """The call's result. A caller that is cancelled itself ends as cancelled, even if this node has died as well."""
         try:
             return await asyncio.shield(call)
@@ -52,7 +52,7 @@ class NodeContext:
             call.add_done_callback(_report_error)
             raise
 
-    def end(self) -> list[Any]:
+    def end_and_take_records(self) -> list[Any]:
         """Cancel every call and return the records of the parts."""
         self.ended = True
         for call in list(self.calls):
@@ -61,9 +61,9 @@ class NodeContext:
 
 
 def _report_error(call: asyncio.Task) -> None:
-    """Stop the run for an error of a call whose caller is gone, unless the call met a dead node."""
+    """Report an error of a call whose caller is gone, unless the call met a dead node: it ends a virtual run, others log it."""
     error = None if call.cancelled() else call.exception()
-    if error is not None and not isinstance(first_cause(error), (NodeLost, MemberLost)):
+    if error is not None and not isinstance(first_in_group(error), (NodeLost, MemberLost)):
         message = "a call failed whose caller was cancelled"
         call.get_loop().call_exception_handler({"message": message, "exception": error})
 
@@ -76,7 +76,7 @@ class InProcessCollectives:
         self._open: dict[str, tuple[Meeting, dict[int, tuple[np.ndarray, asyncio.Future]]]] = {}
         self._generation = generation
 
-    def fail_collectives_of(self, rank: int) -> None:
+    def fail_collectives_awaiting(self, rank: int) -> None:
         """Fail the collectives that a dead worker has not joined."""
         for key, (meeting, brought) in list(self._open.items()):
             if rank in meeting.members and rank not in brought:
@@ -150,7 +150,7 @@ class InProcessSite(Site):
             self.persistent_objects[key] = make(None)
         return self.persistent_objects[key]
 
-    def report_progress(self, samples: int) -> None:
+    def note_batch_done(self, samples: int) -> None:
         self.world.report(samples)
         if self.fails:
             schedule, now = self.world.failure_schedule, asyncio.get_running_loop().time()
@@ -158,14 +158,14 @@ class InProcessSite(Site):
 
     def end(self) -> list[Any]:
         """Cancel what runs here and make room for the next generation; the records of the parts."""
-        records = self.context.end()
+        records = self.context.end_and_take_records()
         self.generation += 1
         self.context = NodeContext(self.node, self.generation)
-        self._clear_memory()
+        self._reset_after_death()
         return records
 
     @abstractmethod
-    def _clear_memory(self) -> None:
+    def _reset_after_death(self) -> None:
         """Empty the node's memory."""
 
 
@@ -220,18 +220,18 @@ class InProcessWorld(World):
             slot.retries = Retries(node, lambda: slot.context.generation, again)
         return self.handle(self.site("master"), slot)
 
-    async def _host_again(self, slot: PartSlot, restarts: int) -> bool:
+    async def _host_again(self, slot: PartSlot, world_restarts: int) -> bool:
         """Wait until a slot's node is up, and make its part again, unless all nodes have started anew meanwhile."""
-        up = await self.wait_until_up(slot.site.node) and restarts == self._restarts
+        up = await self.wait_until_up(slot.site.node) and world_restarts == self._restarts
         if up:
-            self.take_records(slot.site.node)  # the part has its record again
+            self.take_records_of_dead(slot.site.node)  # the part has its record again
             slot.make_part()
         return up
 
-    def start_clock(self) -> None:
-        self.failure_schedule.start_clock(list(self._sites))
+    def start_failure_clock(self) -> None:
+        self.failure_schedule.arm_failures(list(self._sites))
 
-    async def drain(self) -> None:
+    async def drain_orphaned_calls(self) -> None:
         while calls := [call for site in self._sites.values() for call in site.context.calls if not call.done()]:
             await asyncio.wait(calls)
 
@@ -249,20 +249,20 @@ class InProcessWorld(World):
             self.site(node).failures.restore(failures)
         self.failure_schedule.restore(state["schedule"], state["failures"], shift)
 
-    async def clear(self) -> None:
-        await self.drain()
-        await super().clear()
+    async def clear_parts(self) -> None:
+        await self.drain_orphaned_calls()
+        await super().clear_parts()
         for site in self._sites.values():
             site.context.parts.clear()
             site.persistent_objects.clear()
 
-    async def restart(self) -> list[Any]:
+    async def restart_all_nodes(self) -> list[Any]:
         self._restarts += 1
         for node in self._sites:
             self._end_and_keep_records(node)
             self._sites[node].persistent_objects.clear()
         self.collectives = self._make_collectives()
-        return [record for node in self._sites for record in self.take_records(node)]
+        return [record for node in self._sites for record in self.take_records_of_dead(node)]
 
     def _make_collectives(self) -> InProcessCollectives:
         generation = (lambda rank: self.site(f"worker{rank}").generation) if self.cluster.fails else None
@@ -271,7 +271,7 @@ class InProcessWorld(World):
     def _kill(self, node: str) -> None:
         self._end_and_keep_records(node)
         if self._sites[node].rank is not None:
-            self.collectives.fail_collectives_of(self._sites[node].rank)
+            self.collectives.fail_collectives_awaiting(self._sites[node].rank)
 
     def _end_and_keep_records(self, node: str) -> None:
         self.records[node] = [*self.records.get(node, []), *self._sites[node].end()]

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from joblib import cpu_count
 
-from lib.cluster.base import Cluster, Main, Meeting, Site, rank_of, run_in_thread
-from lib.cluster.failures import TICK, Connection
+from lib.cluster.base import Cluster, Main, Meeting, Site, run_in_thread, worker_rank
+from lib.cluster.failures import TICK, MessageFailures
 from lib.cluster.in_process import InProcessHandle, InProcessSite, InProcessWorld, PartSlot, mean
 from lib.cluster.spec import Work
 from lib.options.checked import Count
@@ -42,7 +42,7 @@ class WallClockSite(Site):
     def __init__(self, cluster: Cluster, seed: int, node: str, device: torch.device, batches: int = 0):
         """`batches`: the number that the node had computed in its generations before."""
         self.node, self.device = node, device
-        self.rank = rank_of(node)
+        self.rank = worker_rank(node)
         self.failures = cluster.failures_of(seed, node, batches)
         self.delays = MessageDelays(cluster, seed, node)
         self._stretch = cluster.slowdown_function(seed, node)
@@ -71,12 +71,12 @@ class WallClockSite(Site):
             return function(*args)
         return await self._run(work, function, *args)
 
-    def _runs_inline(self, work: Work | None) -> bool:
+    def _too_small_for_thread(self, work: Work | None) -> bool:
         """Whether a computation is too small for a thread and for a slowdown."""
         return work is not None and work.flops < INLINE and work.bytes < INLINE and not self.failures.outages
 
     async def _run(self, work: Work | None, function: Callable, *args) -> Any:
-        if self._runs_inline(work):
+        if self._too_small_for_thread(work):
             return function(*args)
         start = time.perf_counter()
         if self._started is None:
@@ -108,7 +108,7 @@ class MessageDelays:
         self._cluster, self._seed, self._source = cluster, seed, source
         self._started: float | None = None
         """When the training started: no message is late before."""
-        self._connections: dict[tuple[str, str], Connection] = {}
+        self._connections: dict[tuple[str, str], MessageFailures] = {}
 
     def start_clock(self, ago: float = 0.0) -> None:
         """The training started so many seconds ago."""
@@ -121,7 +121,7 @@ class MessageDelays:
             return None
         if (source, target) not in self._connections:
             plan = self._cluster.failures, self._cluster.mishaps
-            self._connections[source, target] = Connection(*plan, self._seed, source, target)
+            self._connections[source, target] = MessageFailures(*plan, self._seed, source, target)
         connection = self._connections[source, target]
         if not connection:
             return None
@@ -218,10 +218,10 @@ class LocalWorld(InProcessWorld):
     async def restore(self, state: dict[str, Any]) -> None:
         await super().restore(state)
         self._clock_offset += state["clock"] - self.now()
-        self.start_clock()
+        self.start_failure_clock()
 
-    def start_clock(self) -> None:
-        super().start_clock()
+    def start_failure_clock(self) -> None:
+        super().start_failure_clock()
         ago = asyncio.get_running_loop().time() - self.failure_schedule.start
         for site in self._sites.values():
             site.start_clock(ago)
@@ -258,5 +258,5 @@ class LocalSite(WallClockSite, InProcessSite):
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         return await self.world.collectives.reduce(meeting, "gather", self.rank, mine, list)
 
-    def _clear_memory(self) -> None:
+    def _reset_after_death(self) -> None:
         self.objects = {}

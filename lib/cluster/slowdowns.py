@@ -27,7 +27,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 from lib import streams
 from lib.errors import BadField, nearest, unknown
 from lib.options.checked import Checked, Finite, NotNegative, Positive, Share, checked, read_kind
-from lib.options.registry import is_user_code, load_user_code
+from lib.options.registry import is_user_file, load_from_user_file
 from lib.options.units import SECONDS, PositiveSeconds, Seconds
 from lib.options.yaml_source import load, read
 
@@ -102,7 +102,7 @@ class Slowdown(Checked, ABC):
         """Return a worker's sample path. `nth_of_kind` counts the parts of the same kind before this one in a product, so
         that they draw from different streams."""
 
-    def scaled(self, scale: float) -> Self:
+    def scale_time(self, scale: float) -> Self:
         """Return the same slowdown in a time that runs `scale` times as long: at 1e-4 a day lasts 8.64 s."""
         scale = checked(Positive, scale, self.error_label(), "scale")
         return replace(self, **{name: _scaled(getattr(self, name), scale) for name in self.times})
@@ -119,8 +119,8 @@ class Slowdown(Checked, ABC):
         if isinstance(data, (int, float)) and not isinstance(data, bool):
             return KINDS["lognormal"](sigma=data)
         if isinstance(data, str):
-            if is_user_code(data):
-                kind = load_user_code(data, "slowdown", Slowdown)
+            if is_user_file(data):
+                kind = load_from_user_file(data, "slowdown", Slowdown)
                 return kind() if isinstance(kind, type) else kind
             if data.endswith((".yaml", ".yml")):
                 found = load(data)
@@ -148,9 +148,9 @@ class Lognormal(Slowdown):
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         if not self.sigma:
-            return _Factors(lambda: 1.0)
+            return _FactorPerStep(lambda: 1.0)
         stream = random_stream(seed, "slowdown", node, nth=nth_of_kind)
-        return _Factors(lambda: math.exp(self.sigma * stream.standard_normal()))
+        return _FactorPerStep(lambda: math.exp(self.sigma * stream.standard_normal()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class Steady(Slowdown):
             factor = math.exp(
                 self.sigma * random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind).standard_normal()
             )
-        return _Factors(lambda: factor)
+        return _FactorPerStep(lambda: factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +212,7 @@ class Empirical(Slowdown):
         return _Empirical(self, random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind))
 
 
-class _Factors(SamplePath):
+class _FactorPerStep(SamplePath):
     """A computation takes as many times as long as the next factor says."""
 
     def __init__(self, following: Callable[[], float]):
@@ -269,9 +269,9 @@ class Transient(Slowdown):
     """How many times as long a computation takes in a slow period; of several, each period draws one."""
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
-        return SpeedIntervals(self._slow_periods(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind)))
+        return SpeedIntervals(self._speed_periods(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind)))
 
-    def _slow_periods(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
+    def _speed_periods(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
         slow = stream.random() < self.mean_on / (self.mean_on + self.mean_off)
         end = 0.0
         while True:
@@ -302,9 +302,9 @@ class Diurnal(Slowdown):
             self._reject("period", f"at least {SHORTEST * len(self.curve):g} seconds for {len(self.curve)} shares")
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
-        return SpeedIntervals(self._free_shares())
+        return SpeedIntervals(self._shares_until())
 
-    def _free_shares(self) -> Iterator[tuple[float, float]]:
+    def _shares_until(self) -> Iterator[tuple[float, float]]:
         for place in count(math.floor(self.begin / self._interval_seconds)):
             yield self.curve[place % len(self.curve)], (place + 1) * self._interval_seconds - self.begin
 
@@ -341,9 +341,9 @@ class Shared(Slowdown):
     """Seconds of the day that are over when the run begins."""
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> PiecewiseSpeed:
-        return SpeedIntervals(self._free_shares(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind)))
+        return SpeedIntervals(self._shares_until(random_stream(seed, "slowdown", self.name, node, nth=nth_of_kind)))
 
-    def _free_shares(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
+    def _shares_until(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
         over = stream.random() * self.hold  # seconds of the first stretch that are over when the run begins
         for place in count():
             middle = (place + 0.5) * self.hold - over
@@ -373,8 +373,8 @@ class Product(Slowdown):
         flat = [part.parts if isinstance(part, Product) else (part,) for part in self.parts]
         object.__setattr__(self, "parts", tuple(chain.from_iterable(flat)))
 
-    def scaled(self, scale: float) -> Self:
-        return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))
+    def scale_time(self, scale: float) -> Self:
+        return replace(self, parts=tuple(part.scale_time(scale) for part in self.parts))
 
     def sample_path(self, seed: int, node: str, rank: int, nth_of_kind: int = 0) -> SamplePath:
         met: Counter[str] = Counter()
@@ -430,7 +430,7 @@ def get(name: str, scale: float = 1.0) -> Slowdown:
     if name not in presets():
         raise unknown("slowdown preset", name, presets())
     slowdown = presets()[name].slowdown
-    return slowdown if scale == 1.0 else slowdown.scaled(scale)
+    return slowdown if scale == 1.0 else slowdown.scale_time(scale)
 
 
 def random_stream(seed: int, *names: object, nth: int) -> np.random.Generator:

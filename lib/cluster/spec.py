@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
-from lib.cluster.failures import Connection
+from lib.cluster.failures import MessageFailures
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Positive
 from lib.options.units import BYTES, Bandwidth, Latency, Speed, StepSeconds
@@ -170,7 +170,7 @@ class Queue:
     bytes: float = 0.0
     messages: int = 0
 
-    def enter(self, ready: float, size: float) -> float:
+    def start_transmission(self, ready: float, size: float) -> float:
         """Queue a message that is ready at a time and return when its transmission starts; it ends when the queue is `free`."""
         start = max(ready, self.free)
         seconds = size / self.bandwidth
@@ -207,7 +207,7 @@ class Interface:
     """The uplink that it shares with others, on the way to nodes that do not share it."""
 
 
-def usage(name: str, interface: Interface, computed: float = 0.0, lanes: int = 0) -> Usage:
+def node_usage(name: str, interface: Interface, computed: float = 0.0, lanes: int = 0) -> Usage:
     """What a node, or one direction of a private link, did."""
     out, into = interface.out, interface.into
     waits = (queue.waited / queue.messages if queue.messages else 0.0 for queue in (out, into))
@@ -217,11 +217,11 @@ def usage(name: str, interface: Interface, computed: float = 0.0, lanes: int = 0
 def send(source: Interface, target: Interface, now: float, size: float) -> float:
     """Queue a message on both ends; when its last byte has arrived."""
     latency = max(source.latency, target.latency)
-    begun, ended = source.out.enter(now, size), source.out.free
+    begun, ended = source.out.start_transmission(now, size), source.out.free
     for queue in uplinks(source, target) if source.uplink or target.uplink else ():
-        begun = queue.enter(begun, size)
+        begun = queue.start_transmission(begun, size)
         ended = max(ended, queue.free)
-    target.into.enter(begun + latency, size)
+    target.into.start_transmission(begun + latency, size)
     return max(target.into.free, ended + latency)
 
 
@@ -239,7 +239,7 @@ class Network:
         self,
         links: Sequence[Link],
         uplinks: Sequence[Uplink],
-        failures_between: Callable[[str, str], Connection],
+        failures_between: Callable[[str, str], MessageFailures],
     ):
         """`failures_between` returns what happens to messages from one node to another."""
         self.links: dict[tuple[str, str], tuple[Interface, Interface]] = {}
@@ -255,7 +255,7 @@ class Network:
         self._uplink_of = {node: uplink for each, uplink in behind for node in each.nodes}
         self.interfaces: dict[str, Interface] = {}
         self._failures_between = failures_between
-        self._connections: dict[tuple[str, str], Connection] = {}
+        self._connections: dict[tuple[str, str], MessageFailures] = {}
 
     def add_interface(self, node: str, bandwidth: float, latency: float) -> Interface:
         """The new interface of a node, behind its uplink."""
@@ -265,26 +265,26 @@ class Network:
 
     def state(self) -> dict[str, Any]:
         """The books of interfaces that are idle, and how far the chances have come."""
-        books = {name: [asdict(queue) for queue in queues] for name, queues in self._queues().items()}
+        books = {name: [asdict(queue) for queue in queues] for name, queues in self._queues_by_link().items()}
         connections = [(*ends, connection.state()) for ends, connection in self._connections.items()]
         return {"books": books, "connections": connections}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Be as when that was saved; what there was not then has done nothing."""
-        for name, queues in self._queues().items():
+        for name, queues in self._queues_by_link().items():
             for queue, book in zip(queues, state["books"].get(name, ()), strict=False):
                 for entry, value in book.items():
                     setattr(queue, entry, value)
         for source, target, kept in state["connections"]:
-            self.connection(source, target).restore(kept)
+            self.message_failures(source, target).restore(kept)
 
-    def connection(self, source: str, target: str) -> Connection:
+    def message_failures(self, source: str, target: str) -> MessageFailures:
         """What happens to messages from one node to another."""
         if (source, target) not in self._connections:
             self._connections[source, target] = self._failures_between(source, target)
         return self._connections[source, target]
 
-    def _queues(self) -> dict[str, list[Queue]]:
+    def _queues_by_link(self) -> dict[str, list[Queue]]:
         nodes = {name: [each.out, each.into] for name, each in (self.interfaces | self.uplinks).items()}
         links = {
             " - ".join(ends): [end for each in pair for end in (each.out, each.into)]

@@ -26,11 +26,11 @@ import numpy as np
 import torch
 import yaml
 
-from lib.cluster.base import Cluster, Main, Meeting, nbytes, rank_of, run_in_thread
+from lib.cluster.base import Cluster, Main, Meeting, nbytes, run_in_thread, worker_rank
 from lib.cluster.collectives import COLLECTIVES, all_gather, schedule_transfers, transfers
-from lib.cluster.failures import Connection
+from lib.cluster.failures import MessageFailures
 from lib.cluster.in_process import InProcessHandle, InProcessSite, InProcessWorld, NodeContext, mean, private_copy
-from lib.cluster.spec import Link, Network, Node, Uplink, Usage, Work, send, usage
+from lib.cluster.spec import Link, Network, Node, Uplink, Usage, Work, node_usage, send
 from lib.errors import BadOption, Deadlock, unknown
 from lib.options.checked import to_plain
 from lib.options.yaml_source import load, read
@@ -223,7 +223,7 @@ class VirtualCluster(Cluster):
         """The specification as YAML, without what is as by default."""
         return yaml.safe_dump(to_plain(self), sort_keys=False)
 
-    def node(self, name: str) -> Node:
+    def node_spec(self, name: str) -> Node:
         role = name.rstrip("0123456789")
         return self.nodes.get(name, self.worker if role == "worker" else self.server)
 
@@ -260,7 +260,7 @@ class VirtualWorld(InProcessWorld):
     def __init__(self, cluster: VirtualCluster, seed: int, workers: int):
         super().__init__(cluster, seed)
         self.loop = VirtualLoop()
-        failures_between = partial(Connection, cluster.failures, cluster.mishaps, seed)
+        failures_between = partial(MessageFailures, cluster.failures, cluster.mishaps, seed)
         self.network = Network(cluster.links, cluster.uplinks, failures_between)
         self.transfers = partial(transfers, cluster.collective)
         self.clock_paused = False
@@ -304,9 +304,9 @@ class VirtualWorld(InProcessWorld):
         return self.loop.events
 
     def usage(self) -> list[Usage]:
-        nodes = [usage(site.node, site.interface, site.computed, site.spec.lanes) for site in self._sites.values()]
-        links = [usage(" - ".join(ends), pair[0]) for ends, pair in self.network.links.items()]
-        uplinks = [usage(name, each) for name, each in self.network.uplinks.items()]
+        nodes = [node_usage(site.node, site.interface, site.computed, site.spec.lanes) for site in self._sites.values()]
+        links = [node_usage(" - ".join(ends), pair[0]) for ends, pair in self.network.links.items()]
+        uplinks = [node_usage(name, each) for name, each in self.network.uplinks.items()]
         return [*nodes, *links, *uplinks]
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
@@ -327,9 +327,9 @@ class VirtualSite(InProcessSite):
 
     def __init__(self, world: VirtualWorld, node: str):
         super().__init__(world, node)
-        self.node, self.rank = node, rank_of(node)
+        self.node, self.rank = node, worker_rank(node)
         self.device = torch.device(world.cluster.device)
-        self.spec = world.cluster.node(node)
+        self.spec = world.cluster.node_spec(node)
         self.failures = world.cluster.failures_of(world.seed, node)
         self.interface = world.network.add_interface(node, self.spec.bandwidth, self.spec.latency)
         self.computed = 0.0
@@ -412,7 +412,7 @@ class VirtualSite(InProcessSite):
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         return await self._run_collective(meeting, "gather", mine, list, all_gather)
 
-    def _clear_memory(self) -> None:
+    def _reset_after_death(self) -> None:
         self._lanes = [0.0] * self.spec.lanes
 
     def send(self, other: VirtualSite, size: int) -> float:
@@ -423,7 +423,7 @@ class VirtualSite(InProcessSite):
         if not self.fails:
             return arrival
         start = self.world.failure_schedule.start
-        return start + network.connection(self.node, other.node).arrival_time(now - start, arrival - start)
+        return start + network.message_failures(self.node, other.node).arrival_time(now - start, arrival - start)
 
     async def _run_collective(
         self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, transfers: Callable

@@ -62,7 +62,7 @@ class CheckpointFolder:
     """Go on from the newest checkpoint, if there is one."""
 
     @property
-    def newest(self) -> Path:
+    def manifest_path(self) -> Path:
         return self.folder / f"stage-{self.stage:04}.pt"
 
     def part_path(self, batch: int, name: str) -> Path:
@@ -78,20 +78,20 @@ class CheckpointFolder:
                     f"{name} has written {file} on its node, and the driver does not find it: the folder of the reports "
                     "(LOCKSTEP_REPORTS) must be one that all machines of a run share"
                 )
-            parts[name] = checkpoint.digest_of(file)
-        checkpoint.save(self.newest, {"run": run, "parts": parts})
+            parts[name] = checkpoint.stored_checksum(file)
+        checkpoint.save(self.manifest_path, {"run": run, "parts": parts})
         self._delete_others(self._parts(run["batch"]))
 
     def find(self, kinds: tuple[type, ...] = ()) -> Checkpoint | None:
         """The newest checkpoint, if there is one; `kinds` are further dataclasses that it may hold."""
-        if not self.newest.exists():
+        if not self.manifest_path.exists():
             return None
-        state = checkpoint.load(self.newest, kinds)
+        state = checkpoint.load(self.manifest_path, kinds)
         return Checkpoint(**state, folder=self._parts(state["run"]["batch"]), kinds=kinds)
 
-    def delete(self) -> None:
+    def delete_stage_checkpoint(self) -> None:
         """Delete the stage's checkpoint, as the stage is over and saved as a whole."""
-        self.newest.unlink(missing_ok=True)
+        self.manifest_path.unlink(missing_ok=True)
         self._delete_others()
 
     def _parts(self, batch: int) -> Path:
@@ -125,7 +125,7 @@ class Attempt:
     def start_clock(self, world: World) -> float:
         """Start the training clock, unless it runs; when it started."""
         if self.started is None:
-            world.start_clock()
+            world.start_failure_clock()
             self.started = world.now()
         return self.started
 
@@ -137,7 +137,7 @@ class Attempt:
     def save(self) -> dict[str, Any]:
         return {"number": self.number, "undone": self.undone, "lost": self.lost, "left_out": self.left_out}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load_counters(self, state: dict[str, Any]) -> None:
         """Be the attempt that was saved, in another process."""
         self.number, self.undone, self.started = state["number"], state["undone"], state["start"]
         self.current = True

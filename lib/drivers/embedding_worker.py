@@ -39,9 +39,7 @@ class EmbeddingWorker(Part):
     def __init__(self, site: Site, plan: Plan, rank: int, servers: Servers, data_service: DataService):
         self._site, self._plan, self._servers = site, plan, servers
         self._store = plan.store
-        self._bags = {
-            table: bag for table, bag in plan.bags_summed_before.items() if table not in plan.bags_summed_by_servers
-        }
+        self._bags = {table: bag for table, bag in plan.pooled_bag_sizes.items() if table not in plan.server_bag_sizes}
         """Table -> the bags that are summed here."""
         self._next = first_sample(rank, site.generation)
         self._held: dict[int, tuple[int, Batch, dict[str, Bags]]] = {}
@@ -53,10 +51,10 @@ class EmbeddingWorker(Part):
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._make = data_service.batch_maker(site, plan, self.record)
 
-    async def dispatch_batch(self, worker: int, index: int) -> DispatchedBatch:
+    async def dispatch_without_ids(self, worker: int, index: int) -> DispatchedBatch:
         """Make a batch for a worker, or let a reader make it, and keep its ids."""
         if worker not in self._clients:
-            plan = self._plan.behind_embedding_workers
+            plan = self._plan.without_server_compression
             self._clients[worker] = ServerClient(self._site, plan, self._servers, worker, 0, self.record)
         client = self._clients[worker]
         batch = await self._make(index)
@@ -65,34 +63,34 @@ class EmbeddingWorker(Part):
             bags = {t: Bags.of(batch.ids[t], batch.where[t], bag, slice(None)) for t, bag in self._bags.items()}
             self._held[sample] = worker, replace(batch, features={}, labels=None, ballast=None), bags
             self.record.ledger["samples held"] += 1
-        summed = self._plan.bags_summed_before
+        summed = self._plan.pooled_bag_sizes
         where = {table: places[:, :0] if table in summed else places for table, places in batch.where.items()}
         rows = {table: ids.size for table, ids in batch.ids.items() if table not in summed}
         return DispatchedBatch(sample, replace(batch, ids={}, where=where), rows)
 
-    async def pull(self, sample: int) -> PullReply | None:
+    async def pull(self, sample_id: int) -> PullReply | None:
         """The rows of a held batch, or their sums, as they travel; None if no batch has that ID."""
-        if sample not in self._held:
+        if sample_id not in self._held:
             return None
-        worker, batch, bags = self._held[sample]
+        worker, batch, bags = self._held[sample_id]
         reply = await self._clients[worker].pull(batch)
         if reply is None:
             return None
         rows = await self._site.compute(self._pooling_cost(bags), self._pool, batch, bags, reply.rows)
         return replace(reply, rows=rows)
 
-    async def push(self, sample: int, gradients: Mapping[str, Any] | None) -> bool:
+    async def push(self, sample_id: int, gradients: Mapping[str, Any] | None) -> bool:
         """Bring the gradients of a held batch's rows to the servers, or that there are none, and forget the batch; return when
         the servers have taken them. False if no batch has that ID."""
-        if sample not in self._held:
+        if sample_id not in self._held:
             return False
-        worker, batch, bags = self._held[sample]
+        worker, batch, bags = self._held[sample_id]
         client, result = self._clients[worker], None
         if gradients is not None:
             rows = await self._site.compute(self._pooling_cost(bags), self._spread_gradients, bags, gradients)
             result = StepResult(loss=math.nan, dense=torch.empty(0), rows=rows, scores=None)
         await client.push(batch, result)
-        if self._held.pop(sample, None):
+        if self._held.pop(sample_id, None):
             self.record.ledger["samples returned"] += 1
         return True
 

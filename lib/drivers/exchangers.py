@@ -47,13 +47,13 @@ class Exchanger(Checkpointed, ABC):
         self.rule = self.plan.protocol.dense
         self.exchange_kind, self.mixes_rows = self.rule.exchange, self.rule.mixes_rows
 
-    async def start(self, until: int, joins: bool) -> None:
-        """Begin the stretch of training before batch `until`; `joins`: the others have begun it before."""
+    async def start(self, until_batch: int, joins: bool) -> None:
+        """Begin the stretch of training before batch `until_batch`; `joins`: the others have begun it before."""
 
-    def stop(self, until: int) -> None:
+    def stop(self, until_batch: int) -> None:
         """End that stretch: the worker mixes no more in it."""
 
-    def request_group_ahead(self) -> asyncio.Task | None:
+    def request_next_group(self) -> asyncio.Task | None:
         """Ask for a group as a step begins, where that is possible, so that the answer travels while the worker computes."""
         return None
 
@@ -75,7 +75,7 @@ class Exchanger(Checkpointed, ABC):
 class GroupExchanger(Exchanger):
     """Groups are formed by a rendezvous and mix by collectives."""
 
-    def request_group_ahead(self) -> asyncio.Task | None:
+    def request_next_group(self) -> asyncio.Task | None:
         self.round += 1
         return self._request_group(self.round - 1)
 
@@ -93,7 +93,7 @@ class GroupExchanger(Exchanger):
         """When the group was there, and what the mix in it gives, which is made again without a member that died; None where
         there is no group. With a `label` the worker waits meanwhile."""
         before = self.site.now()
-        met = await (asked or GroupExchanger.request_group_ahead(self))
+        met = await (asked or GroupExchanger.request_next_group(self))
         start = self.site.now()
         if label is not None:
             self.record.add_span("wait", before, start, label)
@@ -141,8 +141,8 @@ class GroupExchanger(Exchanger):
 class AveragingExchanger(GroupExchanger):
     """Every member gets the mean of what they all send, and of the rows that any of them holds."""
 
-    def request_group_ahead(self) -> asyncio.Task | None:
-        return super().request_group_ahead() if self.exchange_kind.ahead else None
+    def request_next_group(self) -> asyncio.Task | None:
+        return super().request_next_group() if self.exchange_kind.ahead else None
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, mixed = await self.mix_in_group(label, asked, self._mix)
@@ -169,9 +169,11 @@ class GradientExchanger(GroupExchanger):
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         raise NotImplementedError
 
-    async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: OverlappedMean | None):
+    async def mean_in_group(
+        self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: OverlappedMean | None
+    ) -> tuple[float, np.ndarray]:
         """When the group was there, and the mean; `mine` where there is no group."""
-        running, repeats = self.replica.statistics_to_send(), False
+        running, repeats = self.replica.statistics_to_average(), False
         self.record.bytes["mix gradients"] += mine.nbytes + running.nbytes
 
         async def average(met: Meeting) -> np.ndarray:
@@ -208,25 +210,25 @@ class NeighbourExchanger(Exchanger):
         self._until = self._stopped = 0
         """The batches before which this stretch ends and the last one ended."""
 
-    async def start(self, until: int, joins: bool) -> None:
+    async def start(self, until_batch: int, joins: bool) -> None:
         """Agree on a round: after a pause all go on with one, and a worker that joins takes one that no other has begun."""
-        self._until = until
-        rounds = await asyncio.gather(*(self.call(rank, "mix_round", joins) for rank in sorted(self.others)))
+        self._until = until_batch
+        rounds = await asyncio.gather(*(self.call(rank, "round_for_peer", joins) for rank in sorted(self.others)))
         self.round = max([self.round, *(round for round in rounds if round is not None)])
         self._answer_none(round for round in self._round_messages if round < self.round)
         self._round_messages = {round: message for round, message in self._round_messages.items() if not message.done()}
 
-    def stop(self, until: int) -> None:
-        self._stopped, self._paused = until, self.round
+    def stop(self, until_batch: int) -> None:
+        self._stopped, self._paused = until_batch, self.round
         self._answer_none(self._round_messages)
 
-    def current_round(self, joins: bool) -> int:
+    def round_for_peer(self, peer_joins: bool) -> int:
         """The round for a worker that starts a stretch together with this one, or joins it."""
-        return self.round if joins else self._paused
+        return self.round if peer_joins else self._paused
 
-    async def message_of_round(self, round: int, until: int) -> np.ndarray | None:
-        """This worker's message of a round, once it begins that round; None: it never will before batch `until`."""
-        if round not in self._round_messages and (round < self.round or until <= self._stopped):
+    async def serve_message(self, round: int, until_batch: int) -> np.ndarray | None:
+        """This worker's message of a round, once it begins that round; None: it never will before batch `until_batch`."""
+        if round not in self._round_messages and (round < self.round or until_batch <= self._stopped):
             return None
         return await asyncio.shield(self._message_future(round))  # several neighbours wait for it, of which one may die
 
@@ -237,7 +239,7 @@ class NeighbourExchanger(Exchanger):
         sent, before = self.replica.message(round), self.site.now()
         self._message_future(round).set_result(sent)
         self._round_messages = {each: message for each, message in self._round_messages.items() if each >= round - 1}
-        theirs = await asyncio.gather(*(self.call(rank, "message_of_round", round, self._until) for rank in others))
+        theirs = await asyncio.gather(*(self.call(rank, "serve_message", round, self._until) for rank in others))
         start = self.site.now()
         self.record.add_span("wait", before, start, label)
         messages = {rank: each for rank, each in zip(others, theirs, strict=True) if each is not None}
@@ -275,7 +277,7 @@ class PartnerExchanger(Exchanger):
         if not mix_takes_place(self.rule, {self.rank: self.replica.distance_since_mix()}):
             return None
         start, sent = self.site.now(), self._message(round)
-        answer = await self.call(partner, "exchange_with_peer", sent)
+        answer = await self.call(partner, "answer_peer", sent)
         if answer is None:
             self.record.extra["mixes missed"] += 1
             return None
@@ -300,7 +302,7 @@ class CentreExchanger(Exchanger):
         calls = []
         for number, server in enumerate(self._servers):
             part = dense_slice(sent.size, len(self._servers), number)
-            calls.append(server.exchange(self.rank, self.replica.samples, sent[part]))
+            calls.append(server.update_centre(self.rank, self.replica.samples, sent[part]))
         theirs = await calls[0] if len(calls) == 1 else np.concatenate(await asyncio.gather(*calls))
         self.record.bytes["mix answers"] += theirs.nbytes
         await self.replica.merge(Mix(round, (), sent, theirs))

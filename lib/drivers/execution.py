@@ -34,14 +34,14 @@ async def run_with_restarts(world: World, plan: Plan, drive: Callable[..., Await
             node = await world.dead_node_in(error)
             if node is None or not await world.wait_until_up(node):
                 raise
-        plan = replace(plan, attempt=plan.attempt.next_attempt(await world.restart()))
+        plan = replace(plan, attempt=plan.attempt.next_attempt(await world.restart_all_nodes()))
 
 
 async def run_attempt(
-    world: World, plan: Plan, workers: Workers, others: dict[str, Handle], silent: dict[str, Handle]
+    world: World, plan: Plan, workers: Workers, others: dict[str, Handle], logless: dict[str, Handle]
 ) -> Finished:
-    """Make one attempt: train to the end and collect the logs of all parts but the silent, which have none."""
-    parts, attempt, pauses = {**others, **silent}, plan.attempt, _pauses(plan)
+    """Make one attempt: train to the end and collect the logs of all parts but the logless, which have none."""
+    parts, attempt, pauses = {**others, **logless}, plan.attempt, _pause_batches(plan)
     folder, states = plan.checkpoints, (*plan.protocol.sparse.states, *plan.protocol.dense.states)
     if folder and (folder.resume or attempt.number) and (found := folder.find(states)):
         await _resume(world, plan, found, workers, parts)
@@ -52,12 +52,12 @@ async def run_attempt(
     start = attempt.start_clock(world)
     for batch in pauses:
         await workers.run(batch)
-        if batch < plan.end:
+        if batch < plan.end_batch:
             await _checkpoint(world, plan, batch, start, workers, parts)
     end, usage = world.now(), world.usage()
-    watch = await silent["queue"].choice_state() if plan.watch else None
+    watch = await logless["queue"].next_stage_state() if plan.watch else None
     # A queue knows how many batches were trained on, where the run may end early.
-    taken = (await silent["queue"].save())["next"] if plan.may_end_early else plan.batches
+    taken = (await logless["queue"].save())["next"] if plan.may_end_early else plan.batches
     point = plan.eval_point(min(plan.samples, taken * plan.workload.batch_size))
     logs = await asyncio.gather(*(part.report(point) for part in others.values()))
     logs = [*await workers.report(point), *logs]
@@ -65,14 +65,14 @@ async def run_attempt(
     return Finished(start, end, logs, usage, world.events(), *returns, watch, world.collective_backend)
 
 
-def _pauses(plan: Plan) -> list[int]:
+def _pause_batches(plan: Plan) -> list[int]:
     """The batches before which the run pauses; the last is its end. A run that may end at any batch has no other pause."""
     if plan.checkpoints is None or plan.may_end_early:
-        return [plan.end]
+        return [plan.end_batch]
     every = plan.checkpoints.every
     by_rank = plan.effective_feed != "queue" and plan.protocol.dense.family != "pipeline"
     step = -(-every // plan.workers) * plan.workers if by_rank else every
-    return [*range(step, plan.end, step), plan.end]
+    return [*range(step, plan.end_batch, step), plan.end_batch]
 
 
 async def _checkpoint(
@@ -95,7 +95,7 @@ async def _resume(world: World, plan: Plan, found: Checkpoint, workers: Workers,
     attempt, run = plan.attempt, found.run
     if fresh := not attempt.current:
         await world.restore(run["world"])
-        attempt.load(run)
+        attempt.load_counters(run)
     found = replace(found, travels=not fresh)
     with world.paused_clock() if fresh else nullcontext():
         await asyncio.gather(*(found.restore(name, part) for name, part in parts.items()))

@@ -73,7 +73,7 @@ class Members:
         changed = replace(self, standing=with_value(self.standing, rank, then))
         return changed.with_generation(rank, self.generations[rank] + 1) if change == "dies" else changed
 
-    def after_pause(self) -> Members:
+    def with_all_resuming(self) -> Members:
         """All that take part go on together."""
         before, then = CHANGES["goes on"]
         return replace(self, standing=tuple(then if each in before else each for each in self.standing))
@@ -84,7 +84,7 @@ class Members:
             return self
         return replace(self, generations=with_value(self.generations, rank, generation))
 
-    def with_new_generations(self) -> Members:
+    def with_zero_generations(self) -> Members:
         """A new process counts the generations of its nodes anew."""
         return replace(self, generations=(0,) * len(self.generations))
 
@@ -112,7 +112,7 @@ class Rendezvous(Part):
         self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
         self._ended: dict[int, asyncio.Future] = {}
         """Workers that have no more data and wait until all others have none either."""
-        self._moved: dict[int, float | None] = {}
+        self._distances: dict[int, float | None] = {}
         self._met = 0
         self._following = 0
         """The round after the last one that a group formed for."""
@@ -120,16 +120,16 @@ class Rendezvous(Part):
         """The round with which all workers go on after a pause."""
 
     async def join_group(
-        self, rank: int, round: int, generation: int = 0, moved: float | None = None
+        self, rank: int, round: int, generation: int = 0, distance_since_mix: float | None = None
     ) -> Meeting | None:
         """Wait for the group of this round; from here on the worker is certain to come. None: it has left or paused meanwhile, or
-        the group does not mix, as its members have not `moved` apart."""
+        the group does not mix, as its members have not moved apart."""
         if rank not in self._members.awaited | self._members.joining or generation < self._members.generations[rank]:
             return None  # its question was on the way when it died, or its group broke when it waited for no more
         future = asyncio.get_running_loop().create_future()
         self._answer(rank, None)
-        self._waiting[rank] = self._round(rank, round), future
-        self._moved[rank] = moved
+        self._waiting[rank] = self._resume_round(rank, round), future
+        self._distances[rank] = distance_since_mix
         self._members = self._members.with_generation(rank, generation)
         self._form_groups()
         return await future
@@ -140,7 +140,7 @@ class Rendezvous(Part):
         self._answer(rank, None)
         self._answer_end(rank)
         self._form_groups()
-        self._release()
+        self._release_if_all_ended()
 
     async def wait_for_end(self, rank: int, generation: int) -> None:
         """This worker has no more data: wait until all others have none either."""
@@ -148,18 +148,18 @@ class Rendezvous(Part):
             return  # as in `join_group`
         self._answer_end(rank)
         self._ended[rank] = over = asyncio.get_running_loop().create_future()
-        self._release()
+        self._release_if_all_ended()
         await over
 
     async def save(self) -> dict[str, Any]:
-        self._members, self._resumed = self._members.after_pause(), self._following
+        self._members, self._resumed = self._members.with_all_resuming(), self._following
         return await super().save()
 
     async def load(self, state: dict[str, Any]) -> None:
         await super().load(state)
-        self._members = self._members.with_new_generations()
+        self._members = self._members.with_zero_generations()
 
-    def _round(self, rank: int, round: int) -> int:
+    def _resume_round(self, rank: int, round: int) -> int:
         """The round that a worker means: after a cut all go on with the same one, in step as at a barrier for rows, also who asks
         when some groups have gone on already."""
         if self._members.standing[rank] != "resuming":
@@ -189,7 +189,7 @@ class Rendezvous(Part):
         self._following = max(self._following, round + 1)
         generations = tuple(self._members.generations[rank] for rank in members)
         meeting = Meeting(f"{self._stage}.{self._met}", members, round, generations)
-        mixes = mix_takes_place(self._rule, {rank: self._moved[rank] for rank in members})
+        mixes = mix_takes_place(self._rule, {rank: self._distances[rank] for rank in members})
         for rank in members:
             self._answer(rank, meeting if mixes else None)
 
@@ -203,7 +203,7 @@ class Rendezvous(Part):
                 self._members = self._members.after(rank, "comes in")
                 return
 
-    def _release(self) -> None:
+    def _release_if_all_ended(self) -> None:
         """Where no worker has data left, let all that wait for the others' end."""
         if self._members.awaited <= self._ended.keys():
             for rank in list(self._ended):

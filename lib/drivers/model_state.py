@@ -22,7 +22,7 @@ import numpy as np
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
 from lib.protocols.statistics import pool_statistics
-from lib.store.rows import Placement, Rows, Uniform, place_dense, place_rows
+from lib.store.rows import Placement, Rows, Uniform, place_rows, reshard_dense
 from lib.tasks.flat_model import FlatModel
 
 
@@ -40,7 +40,7 @@ class ModelState:
 
     def for_optimizers_of(self, plan: Plan) -> ModelState:
         """The model as this plan's optimisers can go on with it."""
-        kinds = _optimizer_kinds(plan)
+        kinds = _optimizer_state_kinds(plan)
         dense = self.dense if kinds[0] == self.optimizers[0] else {"values": self.dense["values"]}
         rows = self.rows
         if kinds[1] != self.optimizers[1]:
@@ -52,7 +52,7 @@ class ModelState:
         self, shard: int, placement: Placement, holds: frozenset[str]
     ) -> tuple[dict[str, np.ndarray], dict[str, Rows]]:
         """One server's share of what it holds."""
-        dense = place_dense([self.dense], placement.shards)[shard] if "dense" in holds else {}
+        dense = reshard_dense([self.dense], placement.shards)[shard] if "dense" in holds else {}
         rows = self.rows if "rows" in holds else {}
         return dense, {table: place_rows([each], table, placement)[shard] for table, each in rows.items()}
 
@@ -78,15 +78,15 @@ def model_of(plan: Plan, records: Iterable[PartLog], next_sample: int) -> ModelS
         tables = plan.workload.tables()
         rows = rows or [{t: _average_rows([r.final["replica rows"][t] for r in replicas]) for t in tables}]
     else:
-        dense = place_dense([shards[shard] for shard in sorted(shards)], 1)[0]
+        dense = reshard_dense([shards[shard] for shard in sorted(shards)], 1)[0]
     tables = {
         table: _with_fresh_timestamps(place_rows([part[table] for part in rows], table, Uniform(shards=1))[0])
         for table in plan.workload.tables()
     }
-    return ModelState(next_sample, dense, tables, _optimizer_kinds(plan))
+    return ModelState(next_sample, dense, tables, _optimizer_state_kinds(plan))
 
 
-def _optimizer_kinds(plan: Plan) -> tuple[str, str]:
+def _optimizer_state_kinds(plan: Plan) -> tuple[str, str]:
     """Two optimisers are of one kind where the state of one is that of the other."""
     dense, rows = plan.workload.dense_optimizer, plan.workload.row_optimizer
     return dense.name, f"{rows.name} with {rows.columns(4)} numbers of state for 4 values"

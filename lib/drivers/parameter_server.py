@@ -22,10 +22,10 @@ from lib.cluster.base import Handle, Site, World
 from lib.drivers.membership import Members
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
-from lib.drivers.record import EvalPoint, PartLog, Snapshot, pop_reached
+from lib.drivers.record import EvalPoint, ModelSnapshot, PartLog, pop_reached
 from lib.drivers.shard import Gradient, PullReply, Shard, StepInput, Update
 from lib.errors import BadOption
-from lib.protocols.server_rule import Apply, Push, ServerRule, ServerState, check_decisions, check_end, check_push
+from lib.protocols.server_rule import Apply, Push, ServerRule, ServerState, check_decisions, check_push, check_trained
 from lib.store.checkpoint import Part
 from lib.store.rows import Rows
 
@@ -43,7 +43,7 @@ class ParameterServer(Part):
     def __init__(
         self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str], tables: dict | None = None
     ):
-        self._site, self._rule, self._in_order = site, rule, rule.ordered(plan.workers)
+        self._site, self._rule, self._in_order = site, rule, rule.updates_serially(plan.workers)
         self._state = rule.init(plan.workers)
         self._shard = Shard(site, plan, rule, number, holds, tables)
         self._members = Members.of(plan.workers)
@@ -57,19 +57,19 @@ class ParameterServer(Part):
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
         self._evals, self._samples, self._dropped = [*plan.eval_points], 0, 0
-        self._rate_after, self._decided = plan.rate_after, 0
+        self._lr_factor_after, self._decided = plan.lr_factor_after, 0
         """Learning rates follow the samples of decided gradients, whichever updates are done first."""
         self.record = PartLog(site.node, [] if plan.trace else None)
 
-    async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+    async def warm_start(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with a model that another protocol has trained."""
-        self._shard.inherit(dense, rows)
+        self._shard.warm_start(dense, rows)
 
-    async def pull(self, worker: int, batch: int, wanted: dict[str, Any], whole: bool = True) -> PullReply | None:
+    async def pull(self, worker: int, batch: int, wanted: dict[str, Any], with_dense: bool = True) -> PullReply | None:
         """Answer with the parameters once the rule lets the worker start; None if the worker died meanwhile.
 
-        Not `whole`: answer with the wanted rows alone; the worker computes from its copy of an earlier reply. A second request
-        for the same step, as after the death of an embedding worker, gets the same token."""
+        Not `with_dense`: answer with the wanted rows alone; the worker computes from its copy of an earlier reply. A second
+        request for the same step, as after the death of an embedding worker, gets the same token."""
         came, generation, step = self._site.now(), self._members.generations[worker], (worker, batch)
         async with self._lock:
             if self._members.generations[worker] > generation:
@@ -77,7 +77,7 @@ class ParameterServer(Part):
             if worker in self._members.joining:
                 self._members = self._members.after(worker, "comes in")
                 self._state = self._rule.on_join(self._state, worker)
-                self._open_gates(self._gates)
+                self._open_permitted_gates(self._gates)
             if worker not in self._state.active:  # an embedding worker asks for a worker that was lost
                 return None
             earlier = self._gates.get(step)
@@ -86,17 +86,17 @@ class ParameterServer(Part):
                 earlier.set_result(None)
             else:  # a worker's steps start in its order, so not this one before those that wait
                 mine = [each for each in self._gates if each[0] == worker]
-                self._open_gates(mine if self._rule.pull_ahead else [step])
-            updates = await self._remove_paused()
+                self._open_permitted_gates(mine if self._rule.pull_ahead else [step])
+            updates = await self._stop_awaiting_paused()
         if updates:
             await self._apply_updates(updates)
         if (opening := await gate) is None:
             return None
         source, before = opening
         waited = self._site.now() - came
-        wanted, cost = self._shard.decode(wanted, whole)
-        dense, rows = await self._site.compute(cost, self._shard.read, source, wanted, whole, after=before)
-        if whole:
+        wanted, cost = self._shard.decode_requests(wanted, with_dense)
+        dense, rows = await self._site.compute(cost, self._shard.read, source, wanted, with_dense, after=before)
+        if with_dense:
             self._copies[worker] = source.version
         else:
             source.version = self._copies[worker]
@@ -114,7 +114,7 @@ class ParameterServer(Part):
             self._waiting[push] = replace(gradient, source=source)
             answer = check_push(self._rule, self._state, push, self._rule.on_push(self._state, push))
             updates = await self._take_decisions(push.worker, *answer)
-            updates += await self._remove_paused()
+            updates += await self._stop_awaiting_paused()
         await self._apply_updates(updates)
 
     async def note_change(self, worker: int, change: str) -> int | None:
@@ -128,7 +128,7 @@ class ParameterServer(Part):
             updates = []
             if change != "pauses":
                 updates += await self._take_decisions(worker, *self._rule.on_leave(self._state, worker))
-            updates += await self._remove_paused()
+            updates += await self._stop_awaiting_paused()
         await self._apply_updates(updates)
 
     async def save(self) -> dict[str, Any]:
@@ -136,23 +136,23 @@ class ParameterServer(Part):
         await _wait_until_done(self._under_way)
         async with self._lock:
             self._state = self._rule.on_pause(replace(self._state, active=self._state.active | self._members.left_out))
-            self._members = self._members.after_pause()
+            self._members = self._members.with_all_resuming()
             return await super().save()
 
     async def load(self, state: dict[str, Any]) -> None:
         async with self._lock:
             await super().load(state)
-            self._members = self._members.with_new_generations()
+            self._members = self._members.with_zero_generations()
 
     async def report(self, end: EvalPoint) -> PartLog:
         await _wait_until_done(self._under_way)
-        check_end(self._rule, self._state, len(self._waiting))
+        check_trained(self._rule, self._state, len(self._waiting))
         self.record.ledger["in_flight"] += len(self._waiting)
         self.record.snapshots.append(self._snapshot(end))
-        self.record.final = self._shard.final()
+        self.record.final = self._shard.final_model()
         return self.record
 
-    def _open_gates(self, steps: Iterable[Step]) -> None:
+    def _open_permitted_gates(self, steps: Iterable[Step]) -> None:
         """Let those of these steps start that the rule permits, and those that have started before."""
         steps, state, may_start = list(steps), self._state, self._rule.may_start
         if not any(step in self._started or may_start(state, step[0]) for step in steps):
@@ -181,7 +181,7 @@ class ParameterServer(Part):
         for step in [step for step in self._gates if step[0] == worker]:
             self._gates.pop(step).set_result(None)
 
-    async def _remove_paused(self) -> list[Update]:
+    async def _stop_awaiting_paused(self) -> list[Update]:
         """Go on without paused workers while only they could open the gate at which a pull waits.
 
         Workers that share a queue pause after different numbers of steps, so a pull may wait for a worker that has paused. A
@@ -201,7 +201,7 @@ class ParameterServer(Part):
         check_decisions(self._rule, self._state, state, decisions, self._waiting)
         updates: list[Update] = []
         for decision in decisions:
-            gradients, rate, before = [], self._rate_after(self._decided), self._decided
+            gradients, rate, before = [], self._lr_factor_after(self._decided), self._decided
             for push in decision.pushes:
                 gradients.append(self._waiting.pop(push))
                 self._decided += gradients[-1].samples
@@ -219,7 +219,7 @@ class ParameterServer(Part):
         self._under_way += updates
         self._state = state
         if not self._under_way:
-            self._open_gates(self._gates)
+            self._open_permitted_gates(self._gates)
         return updates
 
     async def _apply_updates(self, updates: list[Update]) -> None:
@@ -234,8 +234,8 @@ class ParameterServer(Part):
                     self._under_way.remove(update)
                     update.done.set_result(None)
             async with self._lock:
-                self._open_gates(self._gates)
-                updates = await self._remove_paused()
+                self._open_permitted_gates(self._gates)
+                updates = await self._stop_awaiting_paused()
 
     def _log(self, update: Update, start: float) -> None:
         record = self.record
@@ -261,7 +261,7 @@ class ParameterServer(Part):
         """Take the snapshots whose place in the stream is reached; samples of dropped gradients count."""
         self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples + self._dropped))
 
-    def _snapshot(self, point: EvalPoint) -> Snapshot:
+    def _snapshot(self, point: EvalPoint) -> ModelSnapshot:
         return self._shard.snapshot(point, self._site.now(), self._samples)
 
 
@@ -270,10 +270,10 @@ async def _wait_until_done(updates: Iterable[Update]) -> None:
         await asyncio.wait(waiting)
 
 
-def can_return(plan: Plan, rule: ServerRule, holds: frozenset[str]) -> bool:
+def server_can_return(plan: Plan, rule: ServerRule, holds: frozenset[str]) -> bool:
     """Whether a server of this rule comes back: it holds nothing but rows that outlive its process."""
     kept = plan.store.shared_memory and plan.store.journal and plan.gradients
-    return kept and holds == {"rows"} and not (rule.compensate or rule.cache_steps or plan.bags_summed_by_servers)
+    return kept and holds == {"rows"} and not (rule.compensate or rule.cache_steps or plan.server_bag_sizes)
 
 
 class ReturningServer(ParameterServer):
@@ -290,7 +290,7 @@ class ReturningServer(ParameterServer):
         tables = site.persistent_object("rows", plan.tables)
         super().__init__(site, plan, rule, number, holds, tables)
         self._lock = _NoteWritingLock(self._write_notes)
-        self._notes = ServerNotes(next(iter(tables.values())).segment.folder)
+        self._notes = RecoveryLog(next(iter(tables.values())).segment.folder)
         kept = self._notes.read()
         self.attached = kept is not None and all(table.attached for table in tables.values())
         """Whether this process found the rows and the note of the one before."""
@@ -338,7 +338,7 @@ class _NoteWritingLock(asyncio.Lock):
         await super().__aexit__(kind, *error)
 
 
-class ServerNotes:
+class RecoveryLog:
     """A state and lists that only grow, in a private folder. A process that is killed leaves the last `write` whole."""
 
     def __init__(self, folder: Path):
@@ -386,9 +386,7 @@ def check_cache(rule: ServerRule, plan: Plan) -> None:
     """Refuse a cache where a worker's copy would not be what its gradients are computed from."""
     if not isinstance(rule.cache_steps, int) or rule.cache_steps < 0:
         raise BadOption(f"{rule.name}: cache_steps must be a number of steps, 0 or more, not {rule.cache_steps!r}")
-    if rule.cache_steps and (
-        rule.compensate or rule.pull_ahead or plan.embedding_workers or plan.bags_summed_by_servers
-    ):
+    if rule.cache_steps and (rule.compensate or rule.pull_ahead or plan.embedding_workers or plan.server_bag_sizes):
         raise BadOption(
             f"{rule.name}: its workers train on a cached copy, which goes with none of compensate, pull_ahead, "
             "embedding_workers and store.pooling='server'"
@@ -402,11 +400,11 @@ async def open_servers(
     check_cache(rule, plan)
     holds = frozenset(holds)
     nodes = range(plan.servers)
-    back = can_return(plan, rule, holds)
+    back = server_can_return(plan, rule, holds)
     kind = ReturningServer if back else ParameterServer
     hosted = (world.host(kind, plan, rule, number, holds, node=f"server{number}", returns=back) for number in nodes)
     servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
     if model:
         shares = (model.shard(number, plan.placement, holds) for number in nodes)
-        await asyncio.gather(*(each.inherit(*share) for each, share in zip(servers.handles, shares, strict=True)))
+        await asyncio.gather(*(each.warm_start(*share) for each, share in zip(servers.handles, shares, strict=True)))
     return servers

@@ -15,10 +15,10 @@ from lib.device_array import upload_array
 from lib.drivers.execution import run_attempt
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
-from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, PartLog, Snapshot, pop_reached
+from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, ModelSnapshot, PartLog, pop_reached
 from lib.drivers.trainer import OwnBatches, Trainer
 from lib.drivers.workers import Workers
-from lib.protocols.pipeline_rule import Admission, PipelineRule
+from lib.protocols.pipeline_rule import PipelineRule, ReadView
 from lib.store.checkpoint import Part
 from lib.store.device import Arrival, Cache, Transfers
 from lib.store.rows import Rows
@@ -31,7 +31,7 @@ class InFlight:
     """A batch between its reader and its writer."""
 
     batch: Batch
-    admission: Admission
+    view: ReadView
     rows: dict[str, Rows]
     """As they were read."""
     nbytes: int
@@ -81,14 +81,14 @@ class Pipeline(Part):
         self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
         self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
 
-    async def inherit(self, dense: dict[str, np.ndarray]) -> None:
+    async def warm_start(self, dense: dict[str, np.ndarray]) -> None:
         """Begin with another protocol's dense parameters."""
         self._dense.load(dense)
 
-    async def run(self, until: int) -> None:
-        """Train on all batches before `until`; at the end every row is in the host store."""
+    async def run(self, until_batch: int) -> None:
+        """Train on all batches before `until_batch`; at the end every row is in the host store."""
         async with asyncio.TaskGroup() as stages:
-            stages.create_task(self._run_readers(until), name="readers")
+            stages.create_task(self._run_readers(until_batch), name="readers")
             stages.create_task(self._compute_batches(), name="device")
             for number in range(self._rule.writers):
                 stages.create_task(self._write_batches(), name=f"writer {number}")
@@ -96,20 +96,20 @@ class Pipeline(Part):
             cache.release_updates(self._stamp - 1)
 
     async def report(self, end: EvalPoint) -> PartLog:
-        self.record.snapshots.append(self._snapshot(end))
+        self.record.snapshots.append(self._dense_snapshot(end))
         self.record.final = {"dense": {0: self._dense.export()}}
         return self.record
 
-    async def _run_readers(self, until: int) -> None:
+    async def _run_readers(self, until_batch: int) -> None:
         async with asyncio.TaskGroup() as readers:
             for number in range(self._rule.readers):
-                readers.create_task(self._prepare_batches(until), name=f"reader {number}")
+                readers.create_task(self._prepare_batches(until_batch), name=f"reader {number}")
         await self._ready.put(None)
 
-    async def _prepare_batches(self, until: int) -> None:
-        while (index := await self._feed.take(until)) is not None:
+    async def _prepare_batches(self, until_batch: int) -> None:
+        while (index := await self._feed.take(until_batch)) is not None:
             batch = await self._plan.make_batch(self._site, index)
-            admission, rows, left = await self._store.read(index, batch.ids)
+            view, rows, left = await self._store.read(index, batch.ids)
             upload = await self._site.launch(None, self._upload, batch, rows)
             self.record.add_span("transfer", left, self._site.now(), index)
             nbytes, versions = 0, {}
@@ -117,7 +117,7 @@ class Pipeline(Part):
                 nbytes += block.nbytes
                 versions[name] = block.stamps
             self.record.bytes["pull rows"] += nbytes
-            await self._ready.put(InFlight(batch, admission, rows, nbytes, upload, versions))
+            await self._ready.put(InFlight(batch, view, rows, nbytes, upload, versions))
 
     async def _compute_batches(self) -> None:
         while (work := await self._ready.get()) is not None:
@@ -128,22 +128,22 @@ class Pipeline(Part):
             if self._rule.validates:
                 self.record.add_span("validate", start, self._site.now(), index)
             result = await self._trainer.launch(batch, self._dense.values, values)
-            self._stamp_batch(work)
+            self._assign_timestamp(work)
             cost = Work(bytes=3 * (self._dense.nbytes + work.nbytes))
             await self._site.launch(cost, self._update, work, result)
             self.record.add_span("update", work.end, self._site.now(), index)
             await self._done.put(work)
             self._samples += work.batch.size
-            self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._samples))
+            self.record.snapshots += map(self._dense_snapshot, pop_reached(self._evals, self._samples))
         for _ in range(self._rule.writers):
             await self._done.put(None)
 
     async def _write_batches(self) -> None:
         while (work := await self._done.get()) is not None:
-            rows, loss, scores, sound = await self._site.launch(None, self._download_results, work)
-            if self._trainer.note_result(work.batch, work.end, loss, scores, sound):
+            rows, loss, scores, sound = await self._site.launch(None, self._download_updated_rows, work)
+            if self._trainer.accept_result(work.batch, work.end, loss, scores, sound):
                 self.record.ledger["applied"] += 1
-                unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
+                unseen = 0 if self._rule.validates else work.stamp - work.view.seen
                 self.record.staleness.append((work.end, unseen, work.batch.index))
             else:
                 self.record.ledger["dropped"] += 1
@@ -153,7 +153,7 @@ class Pipeline(Part):
             arrival = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
             self.record.add_span("push", start, arrival, work.batch.index)
 
-    def _stamp_batch(self, work: InFlight) -> None:
+    def _assign_timestamp(self, work: InFlight) -> None:
         """Give a computed batch its timestamp and its place in the order."""
         work.end, work.place = self._site.now(), len(self.record.taken) - 1
         work.stamp, self._stamp = self._stamp, self._stamp + 1
@@ -173,9 +173,9 @@ class Pipeline(Part):
         batch, work.blocks = work.upload.on_device()
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
-            self.record.extra["rows evicted"] += cache.release_updates(work.admission.safe)
-            places, cached = cache.find(read.ids)
-            conflicts = np.flatnonzero(self._rule.stale_rows(read.stamps, cached))
+            self.record.extra["rows evicted"] += cache.release_updates(work.view.safe)
+            places, cached = cache.places_and_stamps(read.ids)
+            conflicts = np.flatnonzero(self._rule.stale_reads(read.stamps, cached))
             if conflicts.size:
                 at = upload_array(conflicts, self._site.device)
                 work.blocks[name].index_copy_(0, at, cache.take(places[conflicts]))
@@ -190,16 +190,16 @@ class Pipeline(Part):
         timestamp, also in the cache."""
         if not self._plan.gradients:
             return self._dense.apply(result.dense)
-        sound, rate = result.finite(), self._plan.rate_after(self._samples)
+        sound, rate = result.finite(), self._plan.lr_factor_after(self._samples)
         sent = {"/loss": result.loss, "/sound": sound}
         if work.batch.labels is not None:
             sent["/scores"] = result.scores
-        self._dense.apply(result.dense, rate, where=sound)
+        self._dense.apply(result.dense, rate, sound=sound)
         for name, before in work.blocks.items():
             dim, after = self._dims[name], before.clone()
-            self._optimizer.with_rate(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
+            self._optimizer.scale_lr(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
             cache = self._caches.get(name)
-            into = None if cache is None else cache.reserve_rows(work.rows[name].ids, work.stamp)
+            into = None if cache is None else cache.reserve_view(work.rows[name].ids, work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)
             if self._log:
                 sent[f"/{name} before"] = before
@@ -207,7 +207,7 @@ class Pipeline(Part):
                 self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
         work.download = self._transfers.download({**work.blocks, **sent})
 
-    def _download_results(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
+    def _download_updated_rows(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
         """A batch's rows as they are to be written, its loss and scores, and whether its gradients were finite."""
         if not self._plan.gradients:
             return work.rows, math.nan, None, True
@@ -217,13 +217,13 @@ class Pipeline(Part):
             rows[name] = Rows.of(read.ids, arrived[name].numpy(), dim, np.full(len(read), work.stamp))
             if self._log:
                 before = Rows.of(read.ids, arrived[f"/{name} before"].numpy(), dim, work.versions[name])
-                stamps = {"stamp": work.stamp, "safe": work.admission.safe}
+                stamps = {"stamp": work.stamp, "safe": work.view.safe}
                 self._log.compute(work.batch.index, name, before, rows[name], work.place, **stamps)
         scores = arrived["/scores"].numpy() if "/scores" in arrived else None
         return rows, float(arrived["/loss"]), scores, bool(arrived["/sound"])
 
-    def _snapshot(self, point: EvalPoint) -> Snapshot:
-        return Snapshot(point, self._site.now(), self._samples, {0: np.asarray(self._dense.pull())}, {})
+    def _dense_snapshot(self, point: EvalPoint) -> ModelSnapshot:
+        return ModelSnapshot(point, self._site.now(), self._samples, {0: np.asarray(self._dense.pull())}, {})
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
@@ -231,7 +231,7 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     rule = plan.protocol.dense
     store = await world.host(HostStore, plan, rule, node="server0")
     if model:
-        await store.inherit(model.rows)
+        await store.warm_start(model.rows)
     workers = Workers(world, plan, Pipeline, (rule, store), model=(model.dense,) if model else ())
     return await run_attempt(world, plan, workers, {"store": store}, {})
 
@@ -253,27 +253,27 @@ class HostStore(Part):
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._log = AccessLog(self.record) if plan.accesses else None
 
-    async def inherit(self, rows: dict[str, Rows]) -> None:
+    async def warm_start(self, rows: dict[str, Rows]) -> None:
         """Begin with another protocol's rows; their timestamps are below those of this run, which begin with 0."""
         for name, table in self._tables.items():
             table.load(replace(rows[name], stamps=np.full(len(rows[name]), -1)))
 
-    async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows], float]:
-        """Admit a batch and return its admission, its rows with state and timestamps, and the time at which they leave."""
+    async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[ReadView, dict[str, Rows], float]:
+        """Admit a batch and return what it sees, its rows with state and timestamps, and the time at which they leave."""
         async with self._written:
             while not self._rule.may_read(self._state):
                 await self._written.wait()
-            self._state, admission = self._rule.on_read(self._state, batch)
+            self._state, view = self._rule.on_read(self._state, batch)
         start = self._site.now()
         rows = await self._site.compute(self._cost(ids), self._read, batch, ids)
         left = self._site.now()
         self.record.add_span("read", start, left, batch)
-        return admission, rows, left
+        return view, rows, left
 
     async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> float:
         """Store a batch's new rows, never over newer ones where the rule validates batches; return the time of their arrival."""
         start = self._site.now()
-        await self._site.compute(self._cost(rows), self._write, batch, rows)
+        await self._site.compute(self._cost(rows), self._write_rows, batch, rows)
         self.record.add_span("write", start, self._site.now(), batch)
         async with self._written:
             self._state = self._rule.on_written(self._state, batch, stamp)
@@ -307,16 +307,16 @@ class HostStore(Part):
             rows[name] = log.read(table, name, batch, ids[name]) if log else table.read(ids[name])
         return rows
 
-    def _write(self, batch: int, rows: dict[str, Rows]) -> None:
+    def _write_rows(self, batch: int, rows: dict[str, Rows]) -> None:
         newer, log = self._rule.validates, self._log
         for name, block in rows.items():
             table = self._tables[name]
             log.write(table, name, batch, block, newer) if log else table.write(block, newer=newer)
 
-    def _snapshot(self, point: EvalPoint) -> Snapshot:
+    def _snapshot(self, point: EvalPoint) -> ModelSnapshot:
         ids = self._evaluated[point.day]
         rows = {name: (slice(None), table.peek(ids[name])) for name, table in self._tables.items()}
-        return Snapshot(point, self._site.now(), self._samples, {}, rows)
+        return ModelSnapshot(point, self._site.now(), self._samples, {}, rows)
 
 
 class AccessLog:
@@ -331,7 +331,7 @@ class AccessLog:
     def read(self, table: Table, name: str, batch: int, ids: np.ndarray) -> Rows:
         """Read rows and log it."""
         order, began = np.full(ids.size, -1), next(self._calls)
-        rows = table.read(ids, order=order)
+        rows = table.read(ids, order_out=order)
         self._add("read", batch, name, rows, order, began=began, ended=next(self._calls))
         return rows
 
@@ -339,7 +339,7 @@ class AccessLog:
         """Write rows and log it, also if the write is interrupted."""
         order, began, ended = np.full(len(rows), -1), next(self._calls), -1
         try:
-            table.write(rows, newer=newer, order=order)
+            table.write(rows, newer=newer, order_out=order)
             ended = next(self._calls)
         finally:
             self._add("write", batch, name, rows, order, began=began, ended=ended)

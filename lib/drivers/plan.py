@@ -22,7 +22,7 @@ from lib.store.rows import PhantomTable, Placement, look_up_costs, phantom
 from lib.store.spec import CPU, Fp32, RowStore
 from lib.store.table import Table
 from lib.tasks.clicks_stream import FIELD_SHIFT
-from lib.tasks.flat_model import Batch, FlatModel, SizedBatches, sized_batches
+from lib.tasks.flat_model import Batch, FlatModel, PhantomBatches, phantom_batches
 from lib.tasks.workload import Workload, draw_batch, fresh_model
 
 PROFILED = 8
@@ -75,7 +75,7 @@ class Plan:
     seconds: float | None = None
     """The workers take no batch after so long."""
     watch: Any = None
-    """The `lib.training.controller.ChoiceState` of a choice that may end it; None: there is none."""
+    """The `lib.training.controller.ControllerState` of a choice that may end it; None: there is none."""
     store: RowStore = field(default_factory=RowStore)
     """How rows are kept."""
     captured: bool = False
@@ -106,15 +106,15 @@ class Plan:
         return self.workload.batches(self.samples)
 
     @property
-    def end(self) -> int:
+    def end_batch(self) -> int:
         """The mark at which the data ends: workers take stretches in rounds, of which the longest has most."""
         if self.effective_feed == "queue" or self.protocol.dense.family == "pipeline":
             return self.batches
         return self.workers * max(size for _, size in split_batches(self.batches, self.workers, self.partitions))
 
-    def rate_after(self, samples: float) -> float:
+    def lr_factor_after(self, samples: float) -> float:
         """What the learning rates are multiplied by once so many samples of this plan have been trained on."""
-        return self.workload.rate_at(self.first + samples)
+        return self.workload.lr_factor_at(self.first + samples)
 
     def size_of(self, index: int) -> int:
         """Samples of the index-th batch."""
@@ -124,7 +124,7 @@ class Plan:
         """The index-th batch of this plan."""
         done, size = index * self.workload.batch_size, self.size_of(index)
         if not self.gradients:
-            return self._sized_batches.batch(self.first + done, size, index)
+            return self._phantom_batches.batch(self.first + done, size, index)
         return draw_batch(self.workload, self.seed, self.first + done, size, index, self.dims.keys())
 
     def make_batch(self, site: Site, index: int) -> Awaitable[Batch]:
@@ -132,9 +132,9 @@ class Plan:
         return site.prepare(self.size_of(index), self.batch, index)
 
     @functools.cached_property
-    def _sized_batches(self) -> SizedBatches:
-        places = self.store.ids != "distinct" or bool(self.bags_summed_before)
-        return sized_batches(self.workload, self.seed, places)
+    def _phantom_batches(self) -> PhantomBatches:
+        places = self.store.ids != "distinct" or bool(self.pooled_bag_sizes)
+        return phantom_batches(self.workload, self.seed, places)
 
     @functools.cached_property
     def dims(self) -> dict[str, int]:
@@ -142,27 +142,27 @@ class Plan:
         return {name: spec.dim for name, spec in self.workload.tables().items()}
 
     @functools.cached_property
-    def bags_summed_by_servers(self) -> dict[str, tuple[int, ...]]:
+    def server_bag_sizes(self) -> dict[str, tuple[int, ...]]:
         """The workload's bags, where servers sum them."""
         return self.workload.bags() if self.store.pooling == "server" else {}
 
     @functools.cached_property
-    def bags_summed_before(self) -> dict[str, tuple[int, ...]]:
+    def pooled_bag_sizes(self) -> dict[str, tuple[int, ...]]:
         """The workload's bags, where servers or embedding workers sum them, so that workers that compute see sums."""
-        return self.workload.bags() if self.embedding_workers else self.bags_summed_by_servers
+        return self.workload.bags() if self.embedding_workers else self.server_bag_sizes
 
     @property
-    def behind_embedding_workers(self) -> Plan:
+    def without_server_compression(self) -> Plan:
         """The plan of those behind the embedding workers: what travels to workers is compressed, and not what travels between
         these and the servers (Persia, Section 4.2.3)."""
         if not self.embedding_workers:
             return self
         return replace(self, store=replace(self.store, rows=Fp32(), gradients=Fp32()))
 
-    def with_summed_ids(self, batch: Batch) -> Batch:
+    def renumber_sums(self, batch: Batch) -> Batch:
         """A batch as a worker's model sees it: of what others have summed, each sum is an id of its own."""
         ids, where = dict(batch.ids), dict(batch.where)
-        for table, bag in self.bags_summed_before.items():
+        for table, bag in self.pooled_bag_sizes.items():
             ids[table] = np.arange(len(where[table]) * len(bag))
             where[table] = ids[table].reshape(-1, len(bag))
         return replace(batch, ids=ids, where=where)
@@ -231,13 +231,13 @@ class Plan:
 
     def _look_up_costs(self) -> dict[str, float]:
         first = (self.batch(index) for index in range(min(PROFILED, self.batches)))
-        looked_up = ({table: self._looked_up_ids(batch, table) for table in batch.ids} for batch in first)
+        looked_up = ({table: self._row_reads(batch, table) for table in batch.ids} for batch in first)
         return look_up_costs(looked_up, self.dims, shift=FIELD_SHIFT)
 
-    def _looked_up_ids(self, batch: Batch, table: str) -> np.ndarray:
+    def _row_reads(self, batch: Batch, table: str) -> np.ndarray:
         """A row is read for every entry where servers sum them, and once a batch where they send it."""
         ids = batch.ids[table]
-        return ids[batch.where[table].ravel()] if table in self.bags_summed_by_servers else ids
+        return ids[batch.where[table].ravel()] if table in self.server_bag_sizes else ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class EvalPoint:
 
 
 @dataclass(slots=True)
-class Snapshot:
+class ModelSnapshot:
     """Parameters as they were at one moment of the run, for an evaluation that costs the run no time."""
 
     weightless: ClassVar[tuple[str, ...]] = ("dense", "rows")
@@ -102,13 +102,13 @@ class PartLog:
     """(time, updates that came into the store since its parameters were read, batch) of each applied gradient."""
     data_staleness: list[tuple[float, int]] = field(default_factory=list)
     """(time, steps from its token to its update) of each applied gradient, where it has a token (GBA, Section 4.1)."""
-    gaps: list[tuple[float, int]] = field(default_factory=list)
+    steps_between_mixes: list[tuple[float, int]] = field(default_factory=list)
     """(time, local steps since the mix before) of each mix."""
     accesses: list[Access] | None = None
     """What a pipeline's batches did with rows; None where the run does not keep it."""
     extra: Counter = field(default_factory=Counter)
     """What only some parts count: rows that were validated away, evicted, decayed."""
-    snapshots: list[Snapshot] = field(default_factory=list)
+    snapshots: list[ModelSnapshot] = field(default_factory=list)
     final: dict[str, Any] = field(default_factory=dict)
     """All parameters, optimiser state and timestamps that the part holds at the end."""
 

@@ -18,7 +18,7 @@ from lib.drivers.membership import Rendezvous
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
-from lib.drivers.record import EvalPoint, Finished, PartLog, Snapshot, pop_reached
+from lib.drivers.record import EvalPoint, Finished, ModelSnapshot, PartLog, pop_reached
 from lib.drivers.replicas import Replica, open_sync_servers
 from lib.drivers.server_worker import make_client, with_pulls
 from lib.drivers.trainer import BatchSource, DataService, OverlappedMean, Trainer, open_data_service
@@ -116,26 +116,27 @@ class ReplicaWorker(Part):
         """The mix that is not merged yet; it is before steps `_merges_at` are done."""
         self._merges_at = 0
 
-    async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+    async def warm_start(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
-        self.replica.inherit(dense, rows)
+        self.replica.warm_start(dense, rows)
 
-    async def run(self, until: int) -> None:
-        """Train on all batches before `until`, and leave if that is the end of the data."""
-        change = "leaves" if until == self._plan.end else "pauses"
+    async def run(self, until_batch: int) -> None:
+        """Train on all batches before `until_batch`, and leave if that is the end of the data."""
+        change = "leaves" if until_batch == self._plan.end_batch else "pauses"
         began, steps = self.site.now(), self.replica.steps
         self._finished = False
         self._stepped.clear()
         for clock in self._clocks:
             clock.since = began
-        await self.exchanger.start(until, self.new)
+        await self.exchanger.start(until_batch, self.new)
         self.new = self.new and self._place == "gradient"
         async with asyncio.TaskGroup() as tasks:
             if self._background:
                 tasks.create_task(self._mix_in_background(), name=f"shadow {self._rank}")
             async with asyncio.TaskGroup() as threads:
                 for thread in range(self.rule.worker_threads):
-                    threads.create_task(self._train_all(thread, until, tasks), name=f"thread {thread} of {self._rank}")
+                    name = f"thread {thread} of {self._rank}"
+                    threads.create_task(self._train_all(thread, until_batch, tasks), name=name)
             if self._travelling:
                 await self._merge_travelling(self._clocks[0], self._clocks[0].done)
             lingers = self._background and self.rule.when.until == "all"
@@ -145,7 +146,7 @@ class ReplicaWorker(Part):
                     await self._servers.report_change(change)
                 await self._mix_until_all_end(began, self.replica.steps - steps)
             self._finished = True
-            self.exchanger.stop(until)
+            self.exchanger.stop(until_batch)
             await self._rendezvous.note_change(self._rank, change)
             self._stepped.set()
         if self._servers and not lingers:
@@ -157,24 +158,24 @@ class ReplicaWorker(Part):
         if embedding:
             self._servers.set_embedding_workers(embedding, patience)
 
-    async def mix_round(self, joins: bool) -> int:
-        return self.exchanger.current_round(joins)
+    async def round_for_peer(self, peer_joins: bool) -> int:
+        return self.exchanger.round_for_peer(peer_joins)
 
-    async def message_of_round(self, round: int, until: int) -> np.ndarray | None:
-        return await self.exchanger.message_of_round(round, until)
+    async def serve_message(self, round: int, until_batch: int) -> np.ndarray | None:
+        return await self.exchanger.serve_message(round, until_batch)
 
-    async def exchange_with_peer(self, message: np.ndarray) -> np.ndarray:
+    async def answer_peer(self, message: np.ndarray) -> np.ndarray:
         """Take in another worker's message, whatever this worker is doing; the answer."""
-        return await self.replica.exchange_with_peer(message)
+        return await self.replica.answer_peer(message)
 
-    async def copy(self) -> dict[str, Any]:
+    async def state_for_rejoin(self) -> dict[str, Any]:
         """What a worker that is there again starts from."""
         return deepcopy(self.replica.dump())
 
-    async def take_over(self, step: int | None, copy: dict[str, Any], beyond: int) -> None:
+    async def take_over(self, step: int | None, copy: dict[str, Any], last_taken: int) -> None:
         """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
-        the batches of its own that it missed are left out, and those up to `beyond` that it had computed."""
-        self._input.skip(copy["steps"] if step is None else step, beyond)
+        the batches of its own that it missed are left out, and those up to `last_taken` that it had computed."""
+        self._input.resume_after(copy["steps"] if step is None else step, last_taken)
         self.replica.take_over(copy)
         for clock in self._clocks:
             clock.begun = clock.done = clock.mixed_at = copy["steps"] // len(self._clocks)
@@ -182,12 +183,12 @@ class ReplicaWorker(Part):
 
     async def report(self, end: EvalPoint) -> PartLog:
         self.record.snapshots.append(self._snapshot(end))
-        self.record.final = self.replica.final()
+        self.record.final = self.replica.final_model()
         return self.record
 
-    async def _train_all(self, thread: int, until: int, tasks: asyncio.TaskGroup) -> None:
+    async def _train_all(self, thread: int, until_batch: int, tasks: asyncio.TaskGroup) -> None:
         clock = self._clocks[thread % len(self._clocks)]
-        batches, servers = self._input.batches(until, tasks), [self._servers] if self._servers else []
+        batches, servers = self._input.batches(until_batch, tasks), [self._servers] if self._servers else []
         async for batch in with_pulls(batches, servers, tasks):
             await self._train(batch, clock, tasks)
 
@@ -199,12 +200,12 @@ class ReplicaWorker(Part):
         if due:  # from here on: else every thread that begins a step before the mix is over would mix as well
             clock.since = self.site.now()
         if place == "before":
-            await self.mix(clock, label, alone=self._together)
+            await self.mix(clock, label, hold_threads=self._together)
         elif place == "beside":
             values = self.replica.pull()  # the gradient is that of the parameters before the mix
-            beside_it = asyncio.ensure_future(self.mix(clock, label, self.exchanger.request_group_ahead()))
+            beside_it = asyncio.ensure_future(self.mix(clock, label, self.exchanger.request_next_group()))
         elif place == "gradient" or (place == "after" and self.rule.worker_threads == 1 and not self._overlap):
-            asked = self.exchanger.request_group_ahead()  # the answer travels while the worker computes
+            asked = self.exchanger.request_next_group()  # the answer travels while the worker computes
         if place == "gradient":
             if self.new:
                 # From its first push on a barrier at the rows' servers counts on this worker, and so must its group: one that
@@ -227,22 +228,22 @@ class ReplicaWorker(Part):
             if result is not None and place != "gradient":
                 await self.replica.update(result.dense, label, rate)
             if result is not None and result.statistics is not None:
-                self.replica.move_statistics(result.statistics)
-            await self._push_rows(batch, result, rate, tasks)
+                self.replica.add_batch_statistics(result.statistics)
+            await self._push(batch, result, rate, tasks)
             clock.done += 1
             self.replica.steps += 1
             self.replica.samples += batch.size
         if self._travelling and (place == "after" or clock.done >= self._merges_at):
             await self._merge_travelling(clock, label)
         if place == "after" and self._overlap:
-            exchange = self.exchanger.exchange(self.replica.capture())
+            exchange = self.exchanger.exchange(self.replica.copy_with_counts())
             self._travelling = tasks.create_task(exchange, name=f"mix after batch {label}")
             self._merges_at = clock.done + self._overlap
         elif place == "after":
-            await self.mix(clock, label, asked, alone=self._together)
+            await self.mix(clock, label, asked, hold_threads=self._together)
         elif place == "gradient":  # one that had to be left out counts as zero
             mine = to_native(result.dense) if result else np.zeros_like(self.replica.pull()[: self.replica.size])
-            start, mean = await self.exchanger.mean(label, asked, mine, overlap)
+            start, mean = await self.exchanger.mean_in_group(label, asked, mine, overlap)
             await self.replica.update(mean, label, rate)
             self.note_mix(clock, label, start)
         self._stepped.set()
@@ -254,9 +255,11 @@ class ReplicaWorker(Part):
             self.record.unused.append((label, "dropped"))
         self.record.snapshots += map(self._snapshot, pop_reached(self._evals, self._estimated_samples))
 
-    async def mix(self, clock: MixClock, label: int, asked: asyncio.Task | None = None, alone: bool = False) -> None:
-        """Mix once and note it; `alone`: the threads stand still."""
-        async with self._stepping.exclusive() if alone else nullcontext():
+    async def mix(
+        self, clock: MixClock, label: int, asked: asyncio.Task | None = None, hold_threads: bool = False
+    ) -> None:
+        """Mix once and note it; `hold_threads`: the threads stand still."""
+        async with self._stepping.exclusive() if hold_threads else nullcontext():
             start = await self.exchanger.mix(label, asked)
             if start is not None:
                 self.note_mix(clock, label, start)
@@ -275,7 +278,7 @@ class ReplicaWorker(Part):
     def note_mix(self, clock: MixClock, label: int, start: float) -> None:
         clock.since = self.site.now()
         self.record.add_span("mix", start, clock.since, label)
-        self.record.gaps.append((clock.since, clock.done - clock.mixed_at))
+        self.record.steps_between_mixes.append((clock.since, clock.done - clock.mixed_at))
         clock.mixed_at = clock.done
 
     async def _mix_in_background(self) -> None:
@@ -304,28 +307,30 @@ class ReplicaWorker(Part):
 
     async def _pull(self, batch: Batch) -> dict[str, np.ndarray]:
         if self._servers:
-            return (await self._servers.pull_once(batch)).rows
+            return (await self._servers.take_pull(batch)).rows
         return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
-    async def _push_rows(self, batch: Batch, result: StepResult | None, rate: float, tasks: asyncio.TaskGroup) -> None:
+    async def _push(self, batch: Batch, result: StepResult | None, lr_factor: float, tasks: asyncio.TaskGroup) -> None:
         if self._servers:
             tasks.create_task(self._servers.push(batch, result), name=f"push of batch {batch.index}")
             await asyncio.sleep(0)
         elif result is not None:
             for name, gradient in result.rows.items():
                 stamp = self.replica.steps + 1
-                self.replica.tables[name].push(batch.ids[name], gradient, stamp, distinct=True, rate=rate)
+                self.replica.tables[name].push(batch.ids[name], gradient, stamp, distinct=True, rate=lr_factor)
 
     @property
     def _estimated_samples(self) -> int:
         """How far all have come if each has as this one."""
         return self.replica.samples * self._plan.workers
 
-    def _snapshot(self, point: EvalPoint) -> Snapshot:
+    def _snapshot(self, point: EvalPoint) -> ModelSnapshot:
         rows = {}
         for name, table in self.replica.tables.items():
             rows[name] = slice(None), np.asarray(table.peek(self._evaluated[point.day][name]))
-        return Snapshot(point, self.site.now(), self._estimated_samples, {0: np.asarray(self.replica.model())}, rows)
+        return ModelSnapshot(
+            point, self.site.now(), self._estimated_samples, {0: np.asarray(self.replica.model())}, rows
+        )
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
@@ -333,7 +338,7 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     check_plan(plan)
     # A workload without tables has nothing to keep on a server.
     on_servers = sparse.family == "server" and plan.workload.tables()
-    row_plan = plan.behind_embedding_workers
+    row_plan = plan.without_server_compression
     row_servers = await open_servers(world, row_plan, sparse, ("rows",), model) if on_servers else None
     rendezvous = await world.host(Rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
@@ -379,7 +384,7 @@ def check_plan(plan: Plan) -> None:
                 f"{rule.name}: is_due(step={step}, seconds=inf) gave two answers to one question; what a rule remembers belongs "
                 "into its memory (init, merge), and due follows from step and seconds alone"
             )
-    steps = -(-plan.end // plan.workers)
+    steps = -(-plan.end_batch // plan.workers)
     never = plan.workers > 1 and not plan.may_end_early and isinstance(rule.when, Loop) and not rule.when.seconds
     if never and not any(rule.is_due(step, math.inf) for step in range(1, steps + 1)):
         raise BadOption(

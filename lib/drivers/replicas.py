@@ -14,7 +14,7 @@ from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
-from lib.drivers.record import EvalPoint, PartLog, Snapshot, pop_reached
+from lib.drivers.record import EvalPoint, ModelSnapshot, PartLog, pop_reached
 from lib.drivers.rule_checks import check_pair, explain_refused_writes, readonly, without_views
 from lib.options.checked import checked
 from lib.protocols import statistics
@@ -80,7 +80,7 @@ class Replica(Checkpointed):
 
     def rate(self) -> float:
         """What the learning rates of its next step are multiplied by: as far in the pass as if all made as many steps as it."""
-        return self._plan.rate_after(self.steps * self._plan.workers * self._plan.workload.batch_size)
+        return self._plan.lr_factor_after(self.steps * self._plan.workers * self._plan.workload.batch_size)
 
     async def update(self, gradient: Any, batch: int, rate: float) -> None:
         """One local step of the optimiser."""
@@ -89,22 +89,22 @@ class Replica(Checkpointed):
         self._record.add_span("apply", start, self._site.now(), batch)
         self._record.ledger["held"] += 1
 
-    def move_statistics(self, change: Any) -> None:
+    def add_batch_statistics(self, change: Any) -> None:
         """Move the running statistics as the forward pass of a batch moved them."""
-        self._dense.shift_values(change)
+        self._dense.shift_statistics(change)
 
-    def statistics_to_send(self) -> np.ndarray:
+    def statistics_to_average(self) -> np.ndarray:
         """What it sends of its running statistics where gradients are averaged."""
         own = self._dense.pull()[self.size :] if self._running else np.empty(0, np.float32)
-        return statistics.statistics_to_send(own, self._rule.statistics or "none")
+        return statistics.statistics_to_average(own, self._rule.statistics or "none")
 
     def set_mean_statistics(self, theirs: np.ndarray) -> None:
         """Take the mean of all workers' running statistics."""
         if self._plan.gradients:
             own = self._dense.pull()[self.size :]
-            self._dense.shift_values(statistics.statistics_after_mix(own, theirs, self._rule.statistics) - own)
+            self._dense.shift_statistics(statistics.statistics_after_mix(own, theirs, self._rule.statistics) - own)
 
-    def capture(self) -> tuple[np.ndarray, int, int]:
+    def copy_with_counts(self) -> tuple[np.ndarray, int, int]:
         """What a message may be made of later: the vector, how often it was written to, and gradients of its own in it."""
         return *self._dense.copy_with_version(), self._record.ledger["held"]
 
@@ -120,7 +120,7 @@ class Replica(Checkpointed):
             sent = self._rule.send(self._memory, readonly(mine[: self.size]), round)
         if not self._plan.gradients:
             sent = phantom(*sent.shape, kind=sent.dtype)
-        running = statistics.statistics_to_send(mine[self.size :], self._rule.statistics)
+        running = statistics.statistics_to_average(mine[self.size :], self._rule.statistics)
         names = self._rule.averaged_state(round)
         return _concatenate(sent, running, self._dense.state(names)) if names else _concatenate(sent, running)
 
@@ -129,20 +129,20 @@ class Replica(Checkpointed):
         await self._site.compute(work, self._merge, mix)
         included = self._included.pop(mix.round, 0)
         if len(mix.members) != 1:  # in a group of one, no other replica has them
-            self._count_shared_gradients(included)
+            self._mark_held_by_others(included)
 
-    async def exchange_with_peer(self, theirs: np.ndarray) -> np.ndarray:
+    async def answer_peer(self, theirs: np.ndarray) -> np.ndarray:
         """Take in another worker's message, without time of the cores that train, and return the answer."""
         held = self._record.ledger["held"]
         answer = await self._site.compute(None, update_centre, self._plan, self._dense, theirs)
-        self._count_shared_gradients(held)
+        self._mark_held_by_others(held)
         return answer
 
-    def _count_shared_gradients(self, gradients: int) -> None:
-        """Count the gradients that other replicas have too: they are not lost with this one."""
-        self._record.ledger["heard"] = max(self._record.ledger["heard"], gradients)
+    def _mark_held_by_others(self, up_to: int) -> None:
+        """Raise to `up_to` the count of its gradients that other replicas have too: they are not lost with this one."""
+        self._record.ledger["heard"] = max(self._record.ledger["heard"], up_to)
 
-    def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+    def warm_start(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
         self._dense.load(dense)
         self._memory = self._rule.init(readonly(self._dense.pull()[: self.size]))
@@ -155,7 +155,7 @@ class Replica(Checkpointed):
         self.restore({**copy, "samples": 0})
         self._memory = self._rule.memory_on_rejoin(self._memory, readonly(self._dense.pull()[: self.size]))
 
-    def final(self) -> dict[str, Any]:
+    def final_model(self) -> dict[str, Any]:
         return {
             "replica": self._dense.export(),
             "replica rows": {name: table.export() for name, table in self.tables.items()},
@@ -170,7 +170,7 @@ class Replica(Checkpointed):
             with explain_refused_writes(self._rule, "merge"):
                 merged = self._merge_by_rule(mine, mix)
             if updated := self._dense.merge_change(mine, writes, merged):
-                self._record.extra["updates beside a merge"] += updated
+                self._record.extra["updates during a merge"] += updated
             if self._mixed is not None:
                 self._mixed = merged.copy()
 
@@ -213,12 +213,12 @@ def update_centre(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarr
     mine, writes = dense.copy_with_version()
     with explain_refused_writes(rule, "update_centre"):
         answer = rule.update_centre(readonly(mine), readonly(theirs))
-    changed, answer = check_pair(rule, "update_centre", "copy and answer", answer)
+    changed, answer = check_pair(rule, "update_centre", "centre and answer", answer)
     dense.merge_change(mine, writes, changed)
     return answer
 
 
-class SyncServer(Part):
+class CentreServer(Part):
     """A part of the copy in the middle, of rules that have one."""
 
     in_checkpoint = ("_copy", "_samples", "_evals", "record")
@@ -236,10 +236,10 @@ class SyncServer(Part):
         self._evals = [*plan.eval_points]
         self.record = PartLog(site.node, [] if plan.trace else None)
 
-    async def inherit(self, values: np.ndarray) -> None:
+    async def warm_start(self, values: np.ndarray) -> None:
         self._copy.assign(values[self._part])
 
-    async def exchange(self, rank: int, samples: int, theirs: np.ndarray) -> np.ndarray:
+    async def update_centre(self, rank: int, samples: int, theirs: np.ndarray) -> np.ndarray:
         """The answer to a worker that has trained on so many samples, once the copy has taken its message in."""
         start = self._site.now()
         work = Work(bytes=3 * theirs.nbytes)
@@ -254,14 +254,15 @@ class SyncServer(Part):
         self.record.final = {"centre": np.asarray(self._copy.pull())}
         return self.record
 
-    def _snapshot(self, point: EvalPoint) -> Snapshot:
-        return Snapshot(point, self._site.now(), sum(self._samples), {self._server: np.asarray(self._copy.pull())})
+    def _snapshot(self, point: EvalPoint) -> ModelSnapshot:
+        return ModelSnapshot(point, self._site.now(), sum(self._samples), {self._server: np.asarray(self._copy.pull())})
 
 
 async def open_sync_servers(world: World, plan: Plan, model: ModelState | None) -> tuple[Handle, ...]:
     """One on each node "sync0", "sync1", ..."""
     servers = range(plan.protocol.dense.exchange.servers)
-    handles = await asyncio.gather(*(world.host(SyncServer, plan, server, node=f"sync{server}") for server in servers))
+    hosted = (world.host(CentreServer, plan, server, node=f"sync{server}") for server in servers)
+    handles = await asyncio.gather(*hosted)
     if model:
-        await asyncio.gather(*(handle.inherit(model.dense["values"]) for handle in handles))
+        await asyncio.gather(*(handle.warm_start(model.dense["values"]) for handle in handles))
     return tuple(handles)

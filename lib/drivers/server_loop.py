@@ -18,7 +18,7 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         servers = (await open_servers(world, plan, dense, ("dense", "rows"), model),)
     else:
         first = await open_servers(world, plan, dense, ("dense",), model)
-        servers = (first, await open_servers(world, plan.behind_embedding_workers, sparse, ("rows",), model))
+        servers = (first, await open_servers(world, plan.without_server_compression, sparse, ("rows",), model))
     data_service = await open_data_service(world, plan)
     named = {name: handle for each in servers for name, handle in each.by_name().items()}
     listeners = [*named.values(), *([data_service.queue] if plan.watch else [])]

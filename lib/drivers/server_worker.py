@@ -32,7 +32,7 @@ def first_sample(rank: int, generation: int) -> int:
     return rank << 56 | (generation & 0xFFFF) << 40
 
 
-def rank_of(sample: int) -> int:
+def embedding_worker_of(sample: int) -> int:
     """The rank of the embedding worker that gave a sample ID."""
     return sample >> 56
 
@@ -61,16 +61,16 @@ class ServerClient:
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         self._rule = plan.protocol.dense if self._dense else plan.protocol.sparse
         self.pull_ahead = self._rule.pull_ahead
-        self._store, self._placement, self._pooled = plan.store, plan.placement, plan.bags_summed_by_servers
+        self._store, self._placement, self._pooled = plan.store, plan.placement, plan.server_bag_sizes
         self._slices = [dense_slice(size, len(self._handles), shard) for shard in range(len(self._handles))]
         self._steps: dict[int, tuple[int, list[Share]]] = {}
         """Batch -> its token, and where its ids, or its sums, are."""
-        self.pulls: dict[int, asyncio.Task] = {}
+        self.pulls_ahead: dict[int, asyncio.Task] = {}
         """Batch -> its pull that is under way, where the rule pulls ahead."""
 
-    def pull_once(self, batch: Batch) -> Awaitable[PullReply]:
+    def take_pull(self, batch: Batch) -> Awaitable[PullReply]:
         """The pull that is under way for a batch, else a new one."""
-        return self.pulls.pop(batch.index, None) or self.pull(batch)
+        return self.pulls_ahead.pop(batch.index, None) or self.pull(batch)
 
     async def pull(self, batch: Batch) -> PullReply | None:
         """The batch's parameters, once the servers' rule lets the worker start; None if the worker is taken for dead."""
@@ -119,7 +119,7 @@ class ServerClient:
                 share[table] = part
         return shares
 
-    async def _pull_from_servers(self, batch: Batch, shares: list[Share], *whole: bool) -> list[PullReply] | None:
+    async def _pull_from_servers(self, batch: Batch, shares: list[Share], *with_dense: bool) -> list[PullReply] | None:
         """Each server's reply; in `shares`, positions of ids give way to those of sums where servers sum."""
         start, record = self._site.now(), self._record
         wanted, calls, replies = [], [], []
@@ -132,7 +132,7 @@ class ServerClient:
                 if pooling:
                     share[table] = messages[table].bags
             wanted.append(messages)
-            call = handle.pull(self._rank, batch.index, messages, *whole)
+            call = handle.pull(self._rank, batch.index, messages, *with_dense)
             if alone and not replies:
                 replies.append(await call)
             else:
@@ -186,7 +186,7 @@ class CachedClient(ServerClient):
                     await asyncio.wait(self._sending)
                 self._cached = {table: np.empty(0, np.int64) for table in self._tables}
             shares = self._shares(batch)
-            missing = [{table: self._missing(table, batch, part) for table, part in each.items()} for each in shares]
+            missing = [{name: self._missing_places(name, batch, part) for name, part in one.items()} for one in shares]
             start = asyncio.ensure_future(self._pull_from_servers(batch, missing, expired))
             self._starts[batch.index] = start, shares
             self._record.ledger["unanswered"] += 1
@@ -202,7 +202,7 @@ class CachedClient(ServerClient):
             if result is not None:
                 numbers = result.dense.numel() + sum(gradient.size for gradient in result.rows.values())
                 await self._site.compute(Work(bytes=12 * numbers), self._update, batch, result)
-            sent = asyncio.ensure_future(self._send(batch, result))
+            sent = asyncio.ensure_future(self._push_after_start(batch, result))
             self._sending.add(sent)
             sent.add_done_callback(self._sending.discard)
         await sent
@@ -222,14 +222,14 @@ class CachedClient(ServerClient):
         self._cached: dict[str, np.ndarray] = {}
         """Table -> ids whose rows are in the copy."""
 
-    def _missing(self, table: str, batch: Batch, part: np.ndarray | slice) -> np.ndarray:
+    def _missing_places(self, table: str, batch: Batch, part: np.ndarray | slice) -> np.ndarray:
         """Positions of one server's ids whose rows are not in the copy."""
         places = np.arange(batch.ids[table].size)[part]
         return places[~np.isin(batch.ids[table][places], self._cached[table])]
 
-    def _cache_replies(self, batch: Batch, missing: list[Share], replies: list[PullReply], whole: bool) -> None:
+    def _cache_replies(self, batch: Batch, missing: list[Share], replies: list[PullReply], with_dense: bool) -> None:
         """Take the servers' replies into the copy."""
-        if whole:
+        if with_dense:
             self._steps_left = max(1, 1 + self._rule.cache_steps - max(reply.lead for reply in replies))
             if self._dense and self._plan.gradients:
                 self._vector.assign(np.concatenate([reply.dense for reply in replies]))
@@ -241,13 +241,13 @@ class CachedClient(ServerClient):
 
     def _update(self, batch: Batch, result: StepResult) -> None:
         """The worker's own update of its copy."""
-        rate = self._plan.rate_after(batch.index * self._plan.workload.batch_size)
+        rate = self._plan.lr_factor_after(batch.index * self._plan.workload.batch_size)
         if self._dense:
             self._vector.apply(result.dense, rate)
         for table, gradient in result.rows.items() if self._rows else ():
             self._tables[table].push(batch.ids[table], gradient, batch.index + 1, distinct=True, rate=rate)
 
-    async def _send(self, batch: Batch, result: StepResult | None) -> None:
+    async def _push_after_start(self, batch: Batch, result: StepResult | None) -> None:
         start, shares = self._starts.pop(batch.index)
         self._steps[batch.index] = (await start)[0].token, shares
         self._record.ledger["unanswered"] -= 1
@@ -286,7 +286,8 @@ class EmbeddingClient(ServerClient):
         """The batch, whose ids an embedding worker holds; in their place stand the positions of the rows that will come."""
         held: DispatchedBatch | None = None
         while held is None:
-            held = await self._call_embedding_worker(await self._holder(index), "dispatch_batch", self._rank, index)
+            rank = await self._choose_embedding_worker(index)
+            held = await self._call_embedding_or_none(rank, "dispatch_without_ids", self._rank, index)
         self._samples[index] = held.sample
         self._record.bytes["dispatched"] += nbytes(held)
         return replace(held.batch, ids={table: np.arange(count) for table, count in held.rows.items()})
@@ -297,7 +298,7 @@ class EmbeddingClient(ServerClient):
         start = self._site.now()
         while True:
             sample = self._samples[batch.index]
-            reply: PullReply | None = await self._call_embedding_worker(rank_of(sample), "pull", sample)
+            reply: PullReply | None = await self._call_embedding_or_none(embedding_worker_of(sample), "pull", sample)
             if reply is not None:
                 break
             await self.batch(batch.index)  # its holder died
@@ -315,7 +316,7 @@ class EmbeddingClient(ServerClient):
             sample, token = self._samples.pop(batch.index), self._tokens.pop(batch.index)
             sent = result and {table: self._store.gradients.encode(block) for table, block in result.rows.items()}
             self._record.bytes["embedding gradients"] += nbytes([sent])
-            if not await self._call_embedding_worker(rank_of(sample), "push", sample, sent):
+            if not await self._call_embedding_or_none(embedding_worker_of(sample), "push", sample, sent):
                 abandoned = Gradient(self._rank, token, batch.index, batch.size, void="abandoned")
                 await asyncio.gather(*(server.push(abandoned) for server in self._handles))
         finally:
@@ -323,7 +324,7 @@ class EmbeddingClient(ServerClient):
             done.set_result(None)
         self._record.add_span("push", start, self._site.now(), batch.index)
 
-    async def _holder(self, index: int) -> int:
+    async def _choose_embedding_worker(self, index: int) -> int:
         """The rank of the embedding worker that is to hold a batch: each in turn, without the dead ones. Where the rule blocks,
         one holds all batches of a worker, so that they come to its gate in their order."""
         first = self._rank if self._rule.blocks else index
@@ -332,7 +333,7 @@ class EmbeddingClient(ServerClient):
             await self._changed.wait()
         return min(self._embedding, key=lambda rank: (rank - first) % self._count)
 
-    async def _call_embedding_worker(self, rank: int, method: str, *args: Any) -> Any:
+    async def _call_embedding_or_none(self, rank: int, method: str, *args: Any) -> Any:
         """An embedding worker's answer; None if it is dead, after so long a silence."""
         if (handle := self._embedding.get(rank)) is None:
             return None
@@ -368,12 +369,12 @@ class ServerWorker(Part):
         self._plan = plan
         self._input = BatchSource(site, plan, rank, data_service, self._trainer, self._clients[-1].batch)
 
-    async def run(self, until: int) -> None:
-        """Train on all batches before `until`, then leave, or pause if it is not the end."""
+    async def run(self, until_batch: int) -> None:
+        """Train on all batches before `until_batch`, then leave, or pause if it is not the end."""
         async with asyncio.TaskGroup() as sending:
-            batches = self._input.batches(until, sending)
+            batches = self._input.batches(until_batch, sending)
             async for batch in with_pulls(batches, self._clients, sending):
-                pulls = [client.pull_once(batch) for client in self._clients]
+                pulls = [client.take_pull(batch) for client in self._clients]
                 replies = [await pulls[0]] if len(pulls) == 1 else await asyncio.gather(*pulls)
                 dense, rows = None, {}
                 for reply in replies:
@@ -385,19 +386,19 @@ class ServerWorker(Part):
                     sending.create_task(client.push(batch, result), name=f"push of batch {batch.index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull
         for client in self._clients:
-            await client.report_change("pauses" if until < self._plan.end else "leaves")
+            await client.report_change("pauses" if until_batch < self._plan.end_batch else "leaves")
 
     async def set_peers(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
         """Take note of the embedding workers that live."""
         self._clients[-1].set_embedding_workers(embedding, patience)
 
-    async def copy(self) -> None:
+    async def state_for_rejoin(self) -> None:
         """What a worker that comes back needs of this one: nothing, since the servers have all."""
 
-    async def take_over(self, step: int, copy: None, beyond: int) -> None:
-        """Take the place of a lost worker, at a step that comes after the batch `beyond`; its share of what the others trained
-        on meanwhile is left out."""
-        self._input.skip(step, beyond)
+    async def take_over(self, step: int, copy: None, last_taken: int) -> None:
+        """Take the place of a lost worker, at a step that comes after the batch `last_taken`; its share of what the others
+        trained on meanwhile is left out."""
+        self._input.resume_after(step, last_taken)
 
     async def report(self, end: EvalPoint) -> PartLog:
         return self.record
@@ -430,7 +431,7 @@ async def _pull_ahead_batches(
             for client, place in zip(clients, places[1:], strict=True):
                 if client.pull_ahead:
                     name = f"pull for batch {batch.index}"
-                    client.pulls[batch.index] = tasks.create_task(pull(client, place, batch), name=name)
+                    client.pulls_ahead[batch.index] = tasks.create_task(pull(client, place, batch), name=name)
             ready.put_nowait(batch)
         ready.put_nowait(None)
 

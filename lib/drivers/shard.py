@@ -18,7 +18,7 @@ import numpy as np
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.plan import Plan
-from lib.drivers.record import EvalPoint, Snapshot
+from lib.drivers.record import EvalPoint, ModelSnapshot
 from lib.drivers.rule_checks import compensate_checked
 from lib.protocols.server_rule import Apply, ServerRule
 from lib.store.checkpoint import Checkpointed
@@ -125,26 +125,26 @@ class Shard(Checkpointed):
         if rule.compensate and self._gradients:
             self._memory = _Memory(site, plan, rule, self.dense, self.tables)
 
-    def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+    def warm_start(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         if self.dense is not None:
             self.dense.load(dense)
         for name, table in self.tables.items():
             table.load(rows[name])
 
-    def decode(self, messages: dict[str, Any], whole: bool) -> tuple[Wanted, Work]:
-        """What these messages ask for, and the cost to read it."""
+    def decode_requests(self, requests: dict[str, Any], with_dense: bool) -> tuple[Wanted, Work]:
+        """What these requests ask for, and the cost to read it."""
         wanted = {}
-        numbers = self._size if whole else 0  # the optimiser's state is not read
+        numbers = self._size if with_dense else 0  # the optimiser's state is not read
         for name, table in self.tables.items():
-            wanted[name] = self._store.decode_request(messages[name])
+            wanted[name] = self._store.decode_request(requests[name])
             numbers += table.dim * _rows_in(wanted[name])
         return wanted, Work(bytes=2 * 4 * numbers)
 
-    def read(self, source: StepInput, wanted: Wanted, whole: bool) -> tuple[np.ndarray | None, dict[str, Any]]:
-        """The dense slice if `whole`, and the wanted rows or sums as they travel; `source` notes what is read."""
+    def read(self, source: StepInput, wanted: Wanted, with_dense: bool) -> tuple[np.ndarray | None, dict[str, Any]]:
+        """The dense slice if `with_dense`, and the wanted rows or sums as they travel; `source` notes what is read."""
         with self._lock:
             source.version = self.version
-        dense = self.dense.pull() if whole and self.dense is not None else None
+        dense = self.dense.pull() if with_dense and self.dense is not None else None
         rows, sent = {}, {}
         for name, table in self.tables.items():
             if isinstance(each := wanted[name], Bags):
@@ -184,16 +184,16 @@ class Shard(Checkpointed):
         with self._lock:
             self.version += 1
 
-    def final(self) -> dict[str, Any]:
+    def final_model(self) -> dict[str, Any]:
         """All parameters, as a record keeps them."""
         dense = {"dense": {self._number: self.dense.export()}} if self.dense is not None else {}
         return {**dense, "rows": {name: table.export() for name, table in self.tables.items()}}
 
-    def snapshot(self, point: EvalPoint, time: float, samples: int) -> Snapshot:
+    def snapshot(self, point: EvalPoint, time: float, samples: int) -> ModelSnapshot:
         dense = {self._number: np.asarray(self.dense.pull())} if self.dense is not None else {}
         evaluated = self._evaluated[point.day]
         rows = {table: (part, np.asarray(self.tables[table].peek(ids))) for table, (part, ids) in evaluated.items()}
-        return Snapshot(point, time, samples, dense, rows)
+        return ModelSnapshot(point, time, samples, dense, rows)
 
     def _step(self, pairs: list[tuple[Gradient, float]], update: Update) -> None:
         if self.dense is not None and any(weight for _, weight in pairs):
@@ -227,7 +227,7 @@ class Shard(Checkpointed):
             return 0
         ids, grads = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         over = None if self._rule.rows_divided_by == "met" else divisor
-        return table.update(ids, grads, stamp, weights=np.concatenate(weights), divisor=over, rate=decision.rate)
+        return table.push_weighted(ids, grads, stamp, weights=np.concatenate(weights), divisor=over, rate=decision.rate)
 
 
 class _Memory(Checkpointed):

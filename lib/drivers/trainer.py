@@ -46,9 +46,9 @@ class WorkQueue(Part):
         self._site, self._seconds, self._first = site, seconds, None
         self._next, self._batches = 0, batches
 
-    async def take(self, until: int) -> int | None:
-        """A batch that no other worker has, out of those that come before the pause at `until`; None if there is none left."""
-        if self._next >= min(until, self._batches):
+    async def take(self, until_batch: int) -> int | None:
+        """A batch that no other worker has, out of those before the pause at `until_batch`; None if there is none left."""
+        if self._next >= min(until_batch, self._batches):
             return None
         if self._seconds is not None:
             now = self._site.now()
@@ -62,7 +62,7 @@ class WorkQueue(Part):
 class OwnBatches(Checkpointed):
     """Batches that belong to one worker, `stride` apart from the first on: every so-many-th of the pass, or a stretch of it.
 
-    A pause at `until` lets each worker come `until / workers` batches far, so that all make as many steps.
+    A pause at `until_batch` lets each worker come `until_batch / workers` batches far, so that all make as many steps.
     """
 
     in_checkpoint = ("_next",)
@@ -70,16 +70,16 @@ class OwnBatches(Checkpointed):
     def __init__(self, first: int, size: int, stride: int, workers: int):
         self._first, self._size, self._stride, self._workers, self._next = first, size, stride, workers, 0
 
-    async def take(self, until: int) -> int | None:
+    async def take(self, until_batch: int) -> int | None:
         """As a queue's."""
-        if self._next >= min(self._size, until // self._workers):
+        if self._next >= min(self._size, until_batch // self._workers):
             return None
         self._next += 1
         return self._first + (self._next - 1) * self._stride
 
-    def skip(self, steps: int, beyond: int = -1) -> None:
-        """Go on as if so many batches had been taken, and all up to `beyond`, which is one of them or -1."""
-        self._next = min(max(steps, (beyond - self._first) // self._stride + 1), self._size)
+    def resume_after(self, steps: int, last_taken: int = -1) -> None:
+        """Go on as if so many batches had been taken, and all up to `last_taken`, which is one of them or -1."""
+        self._next = min(max(steps, (last_taken - self._first) // self._stride + 1), self._size)
 
 
 def own_batches(kind: str, rank: int, workers: int, batches: int, parts: Sequence[float] = ()) -> OwnBatches:
@@ -98,7 +98,7 @@ class Trainer:
     def __init__(self, site: Site, plan: Plan, rank: int, record: PartLog, threads: int = 1):
         """`threads`: computations at the same time."""
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
-        bags = {} if plan.bags_summed_before else plan.workload.bags()
+        bags = {} if plan.pooled_bag_sizes else plan.workload.bags()
         kind = CapturedModel if plan.captured else FlatModel
         self._models = [
             site.shared_object(f"model {thread}", lambda: kind(plan.workload.model(plan.seed), site.device, bags))
@@ -110,7 +110,7 @@ class Trainer:
             raise BadOption(
                 f"{plan.protocol.dense.name}: the model's running statistics ({self.model.running[0]!r}) would be no "
                 "part of what is exchanged and evaluated; replicas of ds-sync, all-reduce or hybrid have them, and "
-                "lib.tasks.layers.Norm does without"
+                "lib.tasks.layers.BatchNorm does without"
             )
         self._whole = plan.workload.work()
         self._compute = self._call_model if plan.gradients else self._phantom_step
@@ -125,14 +125,14 @@ class Trainer:
 
         `early` gets the dense gradient's buckets before the rest is computed.
         """
-        start, batch = self._site.now(), self._plan.with_summed_ids(batch) if self._plan.bags_summed_before else batch
+        start, batch = self._site.now(), self._plan.renumber_sums(batch) if self._plan.pooled_bag_sizes else batch
         if early:
             step = self._compute, "step", batch, dense, rows, early.buckets
             result = await self._site.compute_in_stages(self._cost(batch), early.shares, early.provide_bucket, *step)
         else:
             result = await self._site.compute(self._cost(batch), self._compute, "step", batch, dense, rows)
         end = self._note_computation(batch, start, result)
-        return result if self.note_result(batch, end, result.loss, result.scores, result.sound) else None
+        return result if self.accept_result(batch, end, result.loss, result.scores, result.sound) else None
 
     async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
         """`step` for a batch and rows that are on the device, whose results stay there until they are noted."""
@@ -141,7 +141,7 @@ class Trainer:
         self._note_computation(batch, start, result)
         return result
 
-    def note_result(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
+    def accept_result(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
         """What came of a batch whose computing ended then; whether its gradients are finite, and to be used."""
         if not sound:
             if self._plan.on_nan == "stop":
@@ -151,7 +151,7 @@ class Trainer:
                 )
             self.record.extra["not finite"] += 1
             return False
-        seen = self._plan.workload.observe(batch.labels, scores) if batch.labels is not None else None
+        seen = self._plan.workload.log_loss_and_label_sums(batch.labels, scores) if batch.labels is not None else None
         logloss, positives = seen if seen is not None else (math.nan, math.nan)
         self.record.steps.append((end, batch.index, batch.size, loss, logloss, positives))
         return True
@@ -163,7 +163,7 @@ class Trainer:
 
     def _note_computation(self, batch: Batch, start: float, result: StepResult) -> float:
         end = self._site.now()
-        self._site.report_progress(batch.size)
+        self._site.note_batch_done(batch.size)
         self.latest = Computation(self._rank, end - start, batch.size)
         self.record.add_span("compute", start, end, batch.index)
         self.record.ledger["issued"] += 1
@@ -214,8 +214,8 @@ class BatchSource(Checkpointed):
             self._own = own_batches(plan.effective_feed, rank, plan.workers, plan.batches, plan.partitions)
             self._take = self._own.take
 
-    async def batches(self, until: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
-        """All batches before `until` that fall to this worker, in the order in which they are taken.
+    async def batches(self, until_batch: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
+        """All batches before `until_batch` that fall to this worker, in the order in which they are taken.
 
         Up to `Plan.ahead` of them are made before the worker asks for them, side by side, while it does other things. No other
         worker gets what is made ahead: with a queue, a slow worker's last batches are as many more as it makes ahead.
@@ -224,7 +224,7 @@ class BatchSource(Checkpointed):
             ready: asyncio.Queue[asyncio.Task | None] = asyncio.Queue(self._plan.ahead)
 
             async def fill() -> None:
-                while (index := await self._take(until)) is not None:
+                while (index := await self._take(until_batch)) is not None:
                     await ready.put(tasks.create_task(self._make(index), name=f"making batch {index}"))
                 await ready.put(None)
 
@@ -234,7 +234,7 @@ class BatchSource(Checkpointed):
             if self._plan.ahead:
                 making = await ready.get()
             else:
-                index = await self._take(until)
+                index = await self._take(until_batch)
                 making = None if index is None else self._make(index)
             if making is None:
                 return
@@ -242,15 +242,15 @@ class BatchSource(Checkpointed):
             self._trainer.record.extra["input seconds"] += self._site.now() - asked
             yield batch
 
-    def skip(self, steps: int, beyond: int) -> None:
-        """Go on as if so many of its own batches had been taken, and all up to `beyond`; a queue knows no steps."""
+    def resume_after(self, steps: int, last_taken: int) -> None:
+        """Go on as if so many of its own batches had been taken, and all up to `last_taken`; a queue knows no steps."""
         if self._own:
-            self._own.skip(steps, beyond)
+            self._own.resume_after(steps, last_taken)
 
-    async def _report_and_take(self, until: int) -> int | None:
+    async def _report_and_take(self, until_batch: int) -> int | None:
         """Take a batch and tell the queue what the last computation took."""
         step, self._trainer.latest = self._trainer.latest, None
-        return await self._queue.take(until, step)
+        return await self._queue.take(until_batch, step)
 
 
 class Reader(Part):

@@ -19,7 +19,7 @@ from lib.drivers.checkpoints import Checkpoint
 from lib.drivers.embedding_worker import EmbeddingWorker
 from lib.drivers.plan import Plan
 from lib.drivers.record import OUTCOMES, EvalPoint, PartLog
-from lib.errors import NodeLost, first_cause
+from lib.errors import NodeLost, first_in_group
 
 
 class Roster:
@@ -50,7 +50,7 @@ class Roster:
         """Whether the others cannot go on without this part."""
         return False
 
-    def settle_ledger(self, log: PartLog) -> None:
+    def close_dead_ledger(self, log: PartLog) -> None:
         """Close a dead part's ledger."""
 
     async def on_loss(self, rank: int, change: str, after: float) -> None:
@@ -78,10 +78,10 @@ class Roster:
 
     async def drain(self) -> None:
         """Wait until nothing is under way, and every death is dealt with."""
-        await self._world.drain()
+        await self._world.drain_orphaned_calls()
         while dead := [rank for rank in sorted(self.handles) if self._world.is_dead(self.names[rank])]:
             await asyncio.gather(*map(self._handle_death, dead))
-            await self._world.drain()
+            await self._world.drain_orphaned_calls()
 
     async def write_checkpoint(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """Let every part write its state to its place; each part's ledger by its name."""
@@ -98,7 +98,7 @@ class Roster:
             if error is not None and not isinstance(error, NodeLost):
                 raise error
 
-    async def await_work(self, rank: int, work: Callable[[int], Awaitable[None]]) -> None:
+    async def await_work_despite_deaths(self, rank: int, work: Callable[[int], Awaitable[None]]) -> None:
         """Await a part's work, hosting the part again after each death, until all work of the role is done."""
         while not self.is_done():
             try:
@@ -107,7 +107,7 @@ class Roster:
                 if not await self._host_again(rank):
                     return
             except Exception as error:
-                lost = first_cause(error)
+                lost = first_in_group(error)
                 if not isinstance(lost, NodeLost) or lost.node != self.names[rank]:
                     raise
                 await self._handle_death(rank)
@@ -121,7 +121,7 @@ class Roster:
     async def _host(self, rank: int) -> Handle:
         part = await self._world.host(self._kind, self._plan, rank, *self._args, node=self.names[rank])
         if self._model:
-            await part.inherit(*self._model)
+            await part.warm_start(*self._model)
         return part
 
     async def _collect_answers(self, ask: Callable[[str, Handle], Awaitable[Any]]) -> dict[str, Any]:
@@ -156,13 +156,13 @@ class Roster:
             raise NodeLost(self.names[rank])
         self.handles.pop(rank, None)
         await self.on_loss(rank, "dies", self._world.cluster.patience)
-        self._keep_logs_of_dead(self._world.take_records(self.names[rank]))
+        self._keep_logs_of_dead(self._world.take_records_of_dead(self.names[rank]))
         self.stop_waiting()
 
     def _keep_logs_of_dead(self, logs: list[PartLog]) -> None:
         """Keep a dead part's logs, with their ledgers settled."""
         for log in logs:
-            self.settle_ledger(log)
+            self.close_dead_ledger(log)
         self._attempt.lost.extend(logs)
 
     def _takes_run_back(self, rank: int) -> bool:
@@ -180,7 +180,7 @@ class EmbeddingWorkers(Roster):
     def is_done(self) -> bool:
         return not self._serving
 
-    def settle_ledger(self, log: PartLog) -> None:
+    def close_dead_ledger(self, log: PartLog) -> None:
         ledger = log.ledger
         abandoned = ledger["samples held"] - ledger["samples returned"] - ledger["samples forgotten"]
         log.extra["batches abandoned"] += abandoned
@@ -192,7 +192,7 @@ class EmbeddingWorkers(Roster):
 
         async def watch(rank: int, name: str) -> None:
             # The call fails when the embedding worker dies.
-            await self.await_work(rank, lambda rank: self.handles[rank].wait_for_stop())
+            await self.await_work_despite_deaths(rank, lambda rank: self.handles[rank].wait_for_stop())
             if self._serving and not self.handles and not self.waiting:  # no embedding worker is up or will be
                 raise NodeLost(name)
 
@@ -238,7 +238,7 @@ class Workers(Roster):
         alone = not shared and not self.handles.keys() - {rank}
         return alone or (self._dense.family == "replica" and self._dense.rolls_back)
 
-    def settle_ledger(self, log: PartLog) -> None:
+    def close_dead_ledger(self, log: PartLog) -> None:
         """A replica settles its own gradients: lost with it are those computed and not used, and those that it alone held."""
         if self._dense.family == "replica":
             ledger = log.ledger
@@ -251,21 +251,21 @@ class Workers(Roster):
         await super().start(checkpoint)
         await self.announce_peers()
 
-    async def run(self, until: int) -> None:
-        """Let all workers train on the batches before `until`."""
+    async def run(self, until_batch: int) -> None:
+        """Let all workers train on the batches before `until_batch`."""
         self._training = set(self.handles)
 
         async def train(rank: int) -> None:
-            await self.handles[rank].run(until)
+            await self.handles[rank].run(until_batch)
             self._training.discard(rank)
             self.stop_waiting()
 
         if self._world.cluster.fails:
             async with self._embedding.keep_hosted(), asyncio.TaskGroup() as watches:
                 for rank, name in enumerate(self.names):
-                    watches.create_task(self.await_work(rank, train), name=f"{name}'s watch")
+                    watches.create_task(self.await_work_despite_deaths(rank, train), name=f"{name}'s watch")
         else:
-            await asyncio.gather(*(worker.run(until) for worker in self.handles.values()))
+            await asyncio.gather(*(worker.run(until_batch) for worker in self.handles.values()))
         if not self.handles:
             raise NodeLost("the last worker")
 
@@ -288,15 +288,15 @@ class Workers(Roster):
         self._attempt.left_out = True
         self._training.discard(rank)
         await asyncio.sleep(after)
-        await self._notify(rank, change)
+        await self._notify_listeners(rank, change)
         if self._calls_others:
             await self.announce_peers()
 
     async def on_return(self, rank: int, part: Handle) -> None:
-        copy = await self._copy()
+        copy = await self._survivor_state()
         if copy is None and self._dense.family == "replica":
             raise NodeLost(self.names[rank])  # the others are dead too, which was not noticed yet
-        steps = await self._notify(rank, "comes back")
+        steps = await self._notify_listeners(rank, "comes back")
         step = max((step for step in steps if step is not None), default=None)
         taken = [log.taken for log in self._attempt.lost if log.node == self.names[rank]]
         await part.take_over(step, copy, max(chain.from_iterable(taken), default=-1))
@@ -308,15 +308,15 @@ class Workers(Roster):
             others = {**self.handles} if self._calls_others else {}
             await self.call_all("set_peers", others, {**self._embedding.handles}, self._patience)
 
-    async def _notify(self, rank: int, change: str) -> list[int | None]:
+    async def _notify_listeners(self, rank: int, change: str) -> list[int | None]:
         """The listeners' answers; embedding workers forget a dead worker's batches."""
         calls = [part.note_change(rank, change) for part in self._listeners]
         calls += [self._embedding.call_all("forget_worker", rank)] if change == "dies" else []
         return await asyncio.gather(*calls)
 
-    async def _copy(self) -> dict[str, Any] | None:
+    async def _survivor_state(self) -> dict[str, Any] | None:
         """The state of the first of the other workers."""
         for rank in sorted(self.handles):
             with suppress(NodeLost, KeyError):  # it has just died, or was found dead meanwhile
-                return await self.handles[rank].copy()
+                return await self.handles[rank].state_for_rejoin()
         return None

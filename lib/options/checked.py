@@ -92,7 +92,7 @@ class Checked(metaclass=CheckedType):
             raise BadField(
                 cls.error_label(), (), f" must be {cls.__name__}'s fields, such as {{{such}}}, not {show_value(data)}"
             )
-        return cls(**check(cls, data, plain=True))
+        return cls(**check(cls, data, needs_units=True))
 
 
 def read_kind(what: str, kinds: Mapping[str, type], data: Any) -> Any:
@@ -107,7 +107,7 @@ def read_kind(what: str, kinds: Mapping[str, type], data: Any) -> Any:
     if not isinstance(name, str) or name not in kinds:
         raise BadField(what, ("name",), f": no {what} is called {name!r}; {nearest(str(name), kinds)}")
     own = {key: value for key, value in data.items() if key != "name"}
-    return kinds[name](**check(kinds[name], own, plain=True))
+    return kinds[name](**check(kinds[name], own, needs_units=True))
 
 
 def to_plain(thing: Any) -> Any:
@@ -126,15 +126,15 @@ def to_plain(thing: Any) -> Any:
     return thing
 
 
-def check(kind: type[Checked], options: Mapping[str, Any], plain: bool = False) -> dict[str, Any]:
-    """Check some of a class's fields, and return them as their types want them; `plain` data must say units where a plain
-    number is beyond sense."""
+def check(kind: type[Checked], options: Mapping[str, Any], needs_units: bool = False) -> dict[str, Any]:
+    """Check some of a class's fields, and return them as their types want them; `needs_units`: a plain
+    number that is beyond sense must say its unit."""
     adapters, owner, result = _adapters(kind), kind.error_label(), {}
     for name, value in options.items():
         if name not in adapters:
             raise BadField(kind.__name__, (name,), f": {kind.__name__} has no such field; {nearest(name, adapters)}")
         option = next((option for option, field in kind.spelled.items() if field == name), name)
-        result[name] = _checked(adapters[name], value, owner, option, adapters, plain)
+        result[name] = _checked(adapters[name], value, owner, option, adapters, needs_units)
     return result
 
 
@@ -163,26 +163,26 @@ def _adapter(hint: Any) -> TypeAdapter:
 
 
 def _checked(
-    adapter: TypeAdapter, value: Any, owner: str, name: str, others: Iterable[str] = (), plain: bool = False
+    adapter: TypeAdapter, value: Any, owner: str, name: str, others: Iterable[str] = (), needs_units: bool = False
 ) -> Any:
-    context = {"plain": plain}
+    context = {"needs_units": needs_units}
     try:
         return adapter.validate_python(value, context=context)
     except ValidationError:
         pass
     try:
-        return adapter.validate_python(_native(value), context=context)
+        return adapter.validate_python(_native_tuples(value), context=context)
     except ValidationError as error:
         raise _bad(owner, name, value, error, others) from None
 
 
-def _native(value: Any) -> Any:
+def _native_tuples(value: Any) -> Any:
     """Python's own numbers for numpy's, and tuples for lists, at any depth."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return tuple(map(_native, value))
-    return {name: _native(item) for name, item in value.items()} if isinstance(value, dict) else value
+        return tuple(map(_native_tuples, value))
+    return {name: _native_tuples(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _bad(owner: str, name: str, value: Any, error: ValidationError, others: Iterable[str]) -> BadField:

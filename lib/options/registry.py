@@ -52,12 +52,12 @@ class Registry(UserDict[str, type]):
         return kind(**options)
 
 
-def is_user_code(text: str) -> bool:
+def is_user_file(text: str) -> bool:
     """Whether it stands for something in a Python file of the user's: mine.py, mine.py:Mine."""
     return text.partition(":")[0].endswith(".py")
 
 
-def load_user_code(text: str, what: str, kinds: type | tuple[type, ...]) -> Any:
+def load_from_user_file(text: str, what: str, kinds: type | tuple[type, ...]) -> Any:
     """What a user's own file holds: the class or the object after the colon, or the only class there that is of these kinds."""
     name, _, wanted = text.partition(":")
     path = Path(name).expanduser().resolve()
@@ -106,7 +106,7 @@ def _module(path: Path) -> Any:
     return module
 
 
-def describe(thing: Any) -> str:
+def help_text(thing: Any) -> str:
     """Describe an object: its class's text, and a line for each option with its default and what it does."""
     from lib.options.checked import show_value  # a list of names does not need pydantic
 

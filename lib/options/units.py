@@ -49,7 +49,7 @@ class Unit:
             if (number := self.read(value)) is None:
                 raise PydanticCustomError("quantity", f"a number of {self.name}, such as {self.example}")
             return number
-        plain = info.context and info.context["plain"] and isinstance(value, (int, float))
+        plain = info.context and info.context["needs_units"] and isinstance(value, (int, float))
         if plain and (0 < value < self.least or self.most < value < float("inf")):
             raise BadField("", (), f" is {value:g} {self.name}, which is beyond sense: say its unit, as {self.example}")
         return value

@@ -22,7 +22,7 @@ from lib.options.checked import Count
 from lib.protocols.baselines import Sync
 from lib.protocols.mixing import Buckets, Gradients
 from lib.protocols.replica_rule import ReplicaRule
-from lib.protocols.statistics import Reading
+from lib.protocols.statistics import StatisticsAveraging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class AllReduce(ReplicaRule):
     """Collectives in which the gradient travels, "tensor": one for each tensor; 1: all of it after backward."""
     overlapped: bool = True
     """Whether each of several goes as soon as backward has it; else they follow each other after backward."""
-    statistics: Reading = "none"
+    statistics: StatisticsAveraging = "none"
     """What a step makes of batch normalisation's running means and variances: nothing, as torch's DDP without broadcast, or
     their mean of all workers, as DS-Sync's released code does for its baseline: lib/protocols/statistics.py."""
 

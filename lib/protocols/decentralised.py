@@ -77,9 +77,9 @@ class ADPSGD(ReplicaRule):
     def partner(self, round: int, rank: int, workers: int) -> int | None:
         return None if rank % 2 else 2 * ((rank // 2 + round) % (workers // 2)) + 1
 
-    def update_centre(self, copy, theirs):
-        half = (theirs - copy) / 2
-        return copy + half, -half
+    def update_centre(self, centre: np.ndarray, message: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        half = (message - centre) / 2
+        return centre + half, -half
 
     def merge(self, memory, mine: np.ndarray, mix: Mix):
         return memory, mine + mix.theirs

@@ -45,7 +45,7 @@ from lib.errors import BadOption
 from lib.options.checked import Count
 from lib.protocols.mixing import Buckets, Loop, Mean, Mix
 from lib.protocols.replica_rule import Groups, ReplicaRule
-from lib.protocols.statistics import Reading
+from lib.protocols.statistics import StatisticsAveraging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +71,10 @@ class DSSync(ReplicaRule):
     place: Literal["before", "beside", "after"] = "after"
     """Whether an average comes before the forward pass, during the computation, or after the update, as in the paper."""
     half: bool = False
-    """Whether what is sent is rounded to half precision."""
+    """Whether what is sent is rounded to half precision, as is the mean: steps that vanish in the mean's rounding are lost."""
     buckets: Buckets = 1
     """Collectives in which the parameters travel, one after the other; "tensor": one for each tensor, as in the released code."""
-    statistics: Reading = "naive"
+    statistics: StatisticsAveraging = "naive"
     """What an average makes of batch normalisation's running means and variances: as of parameters (the paper's and its code's),
     the exact ones of the group, or nothing: lib/protocols/statistics.py."""
 

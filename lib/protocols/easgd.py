@@ -73,8 +73,8 @@ class EASGD(_CentreRule):
     alpha: Share = 0.25
     """Elastic force (alpha)."""
 
-    def update_centre(self, copy, theirs):
-        return copy + self.alpha * (theirs - copy), copy
+    def update_centre(self, centre: np.ndarray, message: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return centre + self.alpha * (message - centre), centre
 
     def merge(self, memory, mine: np.ndarray, mix: Mix):
         return memory, mine - self.alpha * (mix.sent - mix.theirs)
@@ -99,15 +99,15 @@ class Downpour(_CentreRule):
         """The centre as it was fetched."""
         return start.copy()
 
-    def memory_on_rejoin(self, memory: np.ndarray, mine: np.ndarray) -> np.ndarray:
-        """What the worker whose replica this is had not pushed is that worker's to push."""
-        return mine.copy()
+    def memory_on_rejoin(self, donor_memory: np.ndarray, donor_replica: np.ndarray) -> np.ndarray:
+        """What the donor had not pushed is the donor's to push."""
+        return donor_replica.copy()
 
     def send(self, memory: np.ndarray, mine: np.ndarray, round: int) -> np.ndarray:
         return memory - mine
 
-    def update_centre(self, copy, theirs):
-        moved = copy - theirs
+    def update_centre(self, centre: np.ndarray, message: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        moved = centre - message
         return moved, moved
 
     def merge(self, memory: np.ndarray, mine: np.ndarray, mix: Mix):

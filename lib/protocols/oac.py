@@ -5,7 +5,7 @@ The rule of oac in one sentence: batches are read, moved and written concurrentl
 cache of recent updates just before it is computed. The result is that of a serial run in computation order.
 
 Paper -> code: MFT, outstanding batches and STE (3.3) -> `OptimisticState`, `OAC.on_read`, `OAC.on_written`;
-validation (3.2) -> `stale_rows`; "smaller timestamps are not allowed to overwrite larger timestamps" -> the driver's write,
+validation (3.2) -> `stale_reads`; "smaller timestamps are not allowed to overwrite larger timestamps" -> the driver's write,
 which every pipeline rule shares where `validates` is set; locks (3.2) -> the table's own lock, which a call
 holds for all of its rows at once.
 
@@ -14,7 +14,7 @@ Guarantee: values, optimiser state and timestamps equal a serial execution in co
 Departure: the paper bounds the batches in flight, and with them the cache as long as batches are written about in order. One
 write that hangs holds MFT, and the cache then grows with all that goes on meanwhile. So a batch is admitted only where no more
 than 2 F - 1 updates can come beyond STE, F being the batches that can be in flight (`most_in_flight`): what is written in the
-order of admission never comes to that. It bounds the cache, by `most_cached`:
+order of admission never comes to that. It bounds the cache, by `most_cached_updates`:
 
 - STE is the MFT of some batch x outstanding when b is admitted. With b, 2 F - 1 batches at most are then admitted beyond it.
 - x and b are not written yet, so b's own MFT is at most STE + 2 F - 3; or x is b, and it is STE.
@@ -31,7 +31,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from lib.protocols.pipeline_rule import Admission, PipelineRule
+from lib.protocols.pipeline_rule import PipelineRule, ReadView
 
 _OAC = "Waleffe and Mohoney, Optimistic Asynchrony Control"
 
@@ -97,7 +97,7 @@ class OAC(PipelineRule):
     max_staleness: ClassVar = 0
 
     @property
-    def most_cached(self) -> int:
+    def most_cached_updates(self) -> int:
         """Most updates in the cache at once."""
         return max(2 * self.most_in_flight - 1, 4 * self.most_in_flight - 4)
 
@@ -110,10 +110,10 @@ class OAC(PipelineRule):
         beyond = state.seen + len(state.outstanding) - (safe + 1)
         return super().may_read(state) and beyond < 2 * self.most_in_flight - 1
 
-    def on_read(self, state: OptimisticState, batch: int) -> tuple[OptimisticState, Admission]:
+    def on_read(self, state: OptimisticState, batch: int) -> tuple[OptimisticState, ReadView]:
         """In one turn read MFT, make the batch outstanding and give it STE, the least MFT of all outstanding batches."""
         outstanding = {**state.outstanding, batch: state.finished}
-        return replace(state, outstanding=outstanding), Admission(state.seen, safe=min(outstanding.values()))
+        return replace(state, outstanding=outstanding), ReadView(state.seen, safe=min(outstanding.values()))
 
     def on_written(self, state: OptimisticState, batch: int, stamp: int) -> OptimisticState:
         """MFT moves over all timestamps that are now without a gap."""
@@ -124,5 +124,5 @@ class OAC(PipelineRule):
         outstanding = {key: value for key, value in state.outstanding.items() if key != batch}
         return OptimisticState(finished=finished, early=frozenset(early), outstanding=outstanding)
 
-    def stale_rows(self, read: np.ndarray, cached: np.ndarray) -> np.ndarray:
-        return cached > read
+    def stale_reads(self, read_stamps: np.ndarray, cached_stamps: np.ndarray) -> np.ndarray:
+        return cached_stamps > read_stamps

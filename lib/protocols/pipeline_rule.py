@@ -10,8 +10,8 @@ from lib.protocols.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """The rule's answer to a batch whose rows are about to be read."""
+class ReadView:
+    """What a batch whose rows are about to be read will see."""
 
     seen: int
     """Updates that are in the store."""
@@ -39,7 +39,7 @@ class PipelineRule(Rule):
     data: ClassVar = "queue"
     states: ClassVar = (HostState,)
     validates: ClassVar[bool]
-    """The device caches its updates. Before compute, newer values in the cache replace those that a batch read (`stale_rows`),
+    """The device caches its updates. Before compute, newer values in the cache replace those that a batch read (`stale_reads`),
     and the store takes no row that is older than its own."""
 
     in_flight: Count = 8
@@ -62,14 +62,14 @@ class PipelineRule(Rule):
     def may_read(self, state: HostState) -> bool:
         return len(state.outstanding) < self.in_flight
 
-    def on_read(self, state: HostState, batch: int) -> tuple[HostState, Admission]:
+    def on_read(self, state: HostState, batch: int) -> tuple[HostState, ReadView]:
         """A batch is about to be read."""
-        return replace(state, outstanding=state.outstanding | {batch}), Admission(state.written)
+        return replace(state, outstanding=state.outstanding | {batch}), ReadView(state.written)
 
     def on_written(self, state: HostState, batch: int, stamp: int) -> HostState:
         """A batch is in the store, with the timestamp that the device gave it."""
         return HostState(state.outstanding - {batch}, state.written + 1)
 
-    def stale_rows(self, read: np.ndarray, cached: np.ndarray) -> np.ndarray:
+    def stale_reads(self, read_stamps: np.ndarray, cached_stamps: np.ndarray) -> np.ndarray:
         """Which rows of a batch the cache replaces, by the timestamps that were read and the cache's (-1: not cached)."""
-        return np.zeros(len(read), dtype=bool)
+        return np.zeros(len(read_stamps), dtype=bool)

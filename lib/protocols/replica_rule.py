@@ -145,17 +145,17 @@ class ReplicaRule(Rule):
         """What one replica remembers between mixes (an outer copy, for one); None where nothing."""
         return None
 
-    def memory_on_rejoin(self, memory: Any, mine: np.ndarray) -> Any:
-        """What a worker remembers that was lost and is there again, with another's replica `mine` and what that one remembers:
-        by default the same, as is right for what all share. What is a worker's own begins anew here."""
-        return memory
+    def memory_on_rejoin(self, donor_memory: Any, donor_replica: np.ndarray) -> Any:
+        """What a worker remembers that was lost and is there again, with the replica of another, the donor, and what that one
+        remembers: by default the same, as is right for what all share. What is a worker's own begins anew here."""
+        return donor_memory
 
     def send(self, memory: Any, mine: np.ndarray, round: int) -> np.ndarray:
         """What a replica sends: the vector itself, or any array made of it (a part, a compressed form), alike for all who mix."""
         return mine
 
-    def update_centre(self, copy: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The sync servers' copy, or a partner's, after a worker sent `theirs`, and the answer to that worker."""
+    def update_centre(self, centre: np.ndarray, message: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The sync servers' copy, or a partner's replica, after a worker sent `message`, and the answer to that worker."""
         raise NotImplementedError(f"{self.name} has no copy to meet")
 
     def merge(self, memory: Any, mine: np.ndarray, mix: Mix) -> tuple[Any, np.ndarray]:

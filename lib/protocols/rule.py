@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from lib.errors import BadField, BadOption
 from lib.options.checked import Checked, show_value
-from lib.protocols.statistics import Reading
+from lib.protocols.statistics import StatisticsAveraging
 
 DECLARED = {"name": str, "blocks": bool, "drops": bool}
 """What every rule must declare; without it a driver would take a default for the rule's word."""
@@ -37,7 +37,7 @@ class Rule(Checked, ABC):
     """The dataclasses of its state, which a checkpoint may hold."""
     data: ClassVar[Literal["split", "queue"]] = "split"
     """How workers share the batches: by rank, or from one queue (no gain where `blocks`)."""
-    statistics: ClassVar[Reading | None] = None
+    statistics: ClassVar[StatisticsAveraging | None] = None
     """How replicas combine the running statistics of batch normalisation; None refuses models that have any."""
 
     def __post_init__(self):

@@ -45,13 +45,13 @@ class SemiSync(StepCountingRule, Sync):
         return super().on_start(state, worker)[0], state.begun[worker]
 
     def on_join(self, state: StepCounts, worker: int) -> StepCounts:
-        begun = with_value(state.begun, worker, self._next(state, worker))
+        begun = with_value(state.begun, worker, self._resume_step(state, worker))
         return replace(super().on_join(state, worker), begun=begun)
 
     def on_pause(self, state: StepCounts) -> StepCounts:
-        return replace(state, begun=tuple(self._next(state, worker) for worker in range(len(state.begun))))
+        return replace(state, begun=tuple(self._resume_step(state, worker) for worker in range(len(state.begun))))
 
-    def _next(self, state: StepCounts, worker: int) -> int:
+    def _resume_step(self, state: StepCounts, worker: int) -> int:
         """The step that a worker begins with after a death or a pause."""
         waiting = [push.token + 1 for push in state.pending if push.worker == worker]
         return max([state.step, *waiting])

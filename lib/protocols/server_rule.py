@@ -110,7 +110,7 @@ class ServerRule(Rule):
     rows_divided_by: Literal["met", "all"] = "met"
     """A row's summed gradient is divided by the pushes that met its id (GBA, Algorithm 2), or by the update's divisor."""
 
-    def ordered(self, workers: int) -> bool:
+    def updates_serially(self, workers: int) -> bool:
         """Whether an update waits for those before it. Updates of one gradient each, on arrival, run side by side."""
         return self.batches_a_step(workers) > 1
 
@@ -182,7 +182,7 @@ def check_decisions(
         )
 
 
-def check_end(rule: ServerRule, state: ServerState, waiting: int) -> None:
+def check_trained(rule: ServerRule, state: ServerState, waiting: int) -> None:
     """Refuse a rule that decided nothing in a whole run: it has trained nothing."""
     if waiting and not state.step and not state.active and waiting == sum(state.clocks):
         raise BadOption(

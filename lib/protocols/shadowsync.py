@@ -68,9 +68,9 @@ class _EASGD(_Elastic):
     def exchange(self) -> Centre:
         return Centre(servers=self.sync_servers)
 
-    def update_centre(self, copy: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        moved = (1 - self.alpha) * copy + self.alpha * theirs
-        return moved, moved if self.answer == "new" else copy
+    def update_centre(self, centre: np.ndarray, message: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        moved = (1 - self.alpha) * centre + self.alpha * message
+        return moved, moved if self.answer == "new" else centre
 
 
 @dataclass(frozen=True, kw_only=True)

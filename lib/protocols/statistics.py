@@ -1,4 +1,4 @@
-"""What a mix makes of the running statistics of batch normalisation, which are no parameters: three readings.
+"""What a mix makes of the running statistics of batch normalisation, which are no parameters: three ways of averaging.
 
 - naive: averaged as parameters are, as DS-Sync's paper says and its released code does. The mean of variances leaves out by how
   much the means differ.
@@ -14,24 +14,24 @@ from typing import Literal
 
 import numpy as np
 
-Reading = Literal["naive", "pooled", "none"]
+StatisticsAveraging = Literal["naive", "pooled", "none"]
 
 
-def statistics_to_send(own: np.ndarray, reading: Reading) -> np.ndarray:
+def statistics_to_average(own: np.ndarray, averaging: StatisticsAveraging) -> np.ndarray:
     """What a replica brings to a mix, of which everyone gets the mean."""
-    if reading == "none":
+    if averaging == "none":
         return own[:0]
-    if reading == "naive":
+    if averaging == "naive":
         return own
     mean, variance = np.split(own, 2)
     return np.concatenate([mean, variance + mean**2])
 
 
-def statistics_after_mix(own: np.ndarray, theirs: np.ndarray, reading: Reading) -> np.ndarray:
+def statistics_after_mix(own: np.ndarray, theirs: np.ndarray, averaging: StatisticsAveraging) -> np.ndarray:
     """A replica's statistics after a mix, of which that mean came."""
-    if reading == "none":
+    if averaging == "none":
         return own
-    if reading == "naive":
+    if averaging == "naive":
         return theirs
     mean, square = np.split(theirs, 2)
     return np.concatenate([mean, np.maximum(square - mean**2, 0)])  # rounding must not make a variance negative
@@ -39,5 +39,5 @@ def statistics_after_mix(own: np.ndarray, theirs: np.ndarray, reading: Reading) 
 
 def pool_statistics(all_of_them: Sequence[np.ndarray]) -> np.ndarray:
     """Those of several replicas together."""
-    mean = np.mean([statistics_to_send(own, "pooled") for own in all_of_them], axis=0)
+    mean = np.mean([statistics_to_average(own, "pooled") for own in all_of_them], axis=0)
     return statistics_after_mix(all_of_them[0], mean, "pooled")

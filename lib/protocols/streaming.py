@@ -81,8 +81,8 @@ class EagerDiLoCo(DiLoCo):
         """The outer copy, its momentum, and what the copy has of this worker's gradient that is sent next, or travels."""
         return *super().init(start), np.zeros_like(start)
 
-    def memory_on_rejoin(self, memory, mine: np.ndarray):
-        return *memory[:2], np.zeros_like(mine)
+    def memory_on_rejoin(self, donor_memory, donor_replica: np.ndarray):
+        return *donor_memory[:2], np.zeros_like(donor_replica)
 
     def send(self, memory, mine: np.ndarray, round: int) -> np.ndarray:
         outer, _, counted = memory

@@ -57,7 +57,7 @@ def key(configuration: Mapping[str, Any], things: Iterable[Any]) -> str:
         "modules": {name: _hashes_of_module(name) for name in sorted(code.modules)},
         "packages": {name: version(name) for name in PACKAGES},
     }
-    return _hash(json.dumps(parts, sort_keys=True, default=plain))[:24]
+    return _hash(json.dumps(parts, sort_keys=True, default=json_default))[:24]
 
 
 @cache
@@ -161,9 +161,9 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
-def _instructions(code: CodeType, text: str | None = None) -> str:
-    """Without the docstring `text`."""
-    constants = [_constant(each) for each in code.co_consts if each is not text]
+def _instructions(code: CodeType, docstring: str | None = None) -> str:
+    """A function's compiled code and constants, without its docstring."""
+    constants = [_constant(each) for each in code.co_consts if each is not docstring]
     return "\0".join([code.co_code.hex(), repr(code.co_names), *constants])
 
 
@@ -251,7 +251,7 @@ def kinds(things: Iterable[Any]) -> Iterator[type | FunctionType]:
             yield type(each)
 
 
-def plain(value: Any) -> Any:
+def json_default(value: Any) -> Any:
     """What JSON has no word for."""
     if isinstance(value, np.generic):
         return value.item()

@@ -14,7 +14,7 @@ import pandas as pd
 
 from lib.cluster.spec import Usage
 from lib.drivers.plan import Plan, Stage
-from lib.drivers.record import Access, EvalPoint, Finished, Snapshot, check_batches_taken, digest, gradient_ledger
+from lib.drivers.record import Access, EvalPoint, Finished, ModelSnapshot, check_batches_taken, digest, gradient_ledger
 from lib.protocols.statistics import pool_statistics
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.metrics import entropy
@@ -46,12 +46,12 @@ class Outcome:
         self._undone, self._returns, self._lost_worker = finished.undone, finished.returns, finished.lost_worker
 
     @cached_property
-    def _module(self) -> FlatModel:
+    def _evaluation_model(self) -> FlatModel:
         model = FlatModel(self.plan.workload.model(self.plan.seed), self._device)
         model.module.eval()
         return model
 
-    def digest(self) -> str:
+    def final_digest(self) -> str:
         if not self.plan.gradients:  # all that such a run has
             return digest({"steps": self._steps.drop(columns="node").to_numpy()})
         finals = [record for record in self._records if record.final]
@@ -81,13 +81,13 @@ class Outcome:
         if evaluated:
             evaluated[-1]["time"] = self.seconds
         marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
-        staleness, gaps = {name: self._ages(name) for name in STALENESS}, self._gaps()
+        staleness, gaps = {name: self._ages(name) for name in STALENESS}, self._steps_between_mixes()
         rows, done, start = [], 0, 0.0
         for mark in marks:
             part = steps.iloc[done:mark]
             time = part["time"].iloc[-1]
             samples = int(steps["samples"].iloc[:mark].sum())
-            row = {"time": time, "step": mark, "samples": samples, **_training_metrics(part)}
+            row = {"time": time, "step": mark, "samples": samples, **_loss_metrics(part)}
             row |= {f"{name}_mean": _mean_within(ages, start, time) for name, ages in staleness.items() if ages}
             rows.append(row | {"sync_gap": _mean_within(gaps, start, time)})
             done, start = mark, time
@@ -103,7 +103,7 @@ class Outcome:
         taken = chain.from_iterable(record.taken for record in self._records)
         check_batches_taken(taken, self.plan.batches, complete=not self._lost_worker)
         steps, pipeline = self._steps, self.plan.protocol.dense.family == "pipeline"
-        gaps = [gap for _, gap in self._gaps()]
+        gaps = [gap for _, gap in self._steps_between_mixes()]
         moved, extra = sum((record.bytes for record in self._records), Counter()), Counter()
         for record in self._records:
             extra.update(record.extra)
@@ -112,7 +112,7 @@ class Outcome:
             "clock": clock,
             **(self._evaluations[-1] if self.plan.gradients else {}),
             **self._alternative_models(),
-            **_training_metrics(steps),
+            **_loss_metrics(steps),
             "samples": int(steps["samples"].sum()),
             "qps": float(steps["samples"].sum() / self.seconds) if self.seconds else float("nan"),
             "qps_worker_mean": float(by_worker.mean()),
@@ -120,13 +120,13 @@ class Outcome:
             **staleness_statistics({name: Counter(map(itemgetter(1), self._ages(name))) for name in STALENESS}),
             "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
             **gradient_ledger(self._records, self._undone),
-            "by_worker": self._by_worker(),
+            "by_worker": self._gradients_by_worker(),
             "returns_to_a_cut": self._returns,
             "bytes": int(moved.total()),
             "bytes_by_kind": dict(sorted(moved.items())),
             "virtual_seconds": self.seconds if clock == "virtual" else None,
             "wall_seconds": self.seconds if clock == "wall" else None,
-            "busy": self._busy_shares(),
+            "busy": self._time_shares_by_activity(),
             **{name.replace(" ", "_"): count for name, count in extra.items()},
             "order": next((each.taken for each in self._records if each.taken), None) if pipeline else None,
         }
@@ -141,25 +141,25 @@ class Outcome:
         return table.sort_values(["time", "batch"], ignore_index=True)
 
     @cached_property
-    def _snapshots_by_holder(self) -> dict[str, list[list[Snapshot]]]:
+    def _snapshots_by_model(self) -> dict[str, list[list[ModelSnapshot]]]:
         """Whose dense parameters can be the model -> the snapshots of each; "" where there is one model alone."""
         ended = [record for record in self._records if record.final]
         replicas = [record for record in ended if "replica" in record.final]
         if not replicas:
             return {"": [record.snapshots for record in ended if record.snapshots]}
-        holders = {"first": replicas[:1], "average": replicas}
+        models = {"first": replicas[:1], "average": replicas}
         if not replicas[0].snapshots[-1].rows:  # sync servers have no rows to go with their copy
-            holders["centre"] = [record for record in ended if "centre" in record.final]
-        return {whose: [record.snapshots for record in records] for whose, records in holders.items() if records}
+            models["centre"] = [record for record in ended if "centre" in record.final]
+        return {whose: [record.snapshots for record in records] for whose, records in models.items() if records}
 
-    def _snapshots_of(self, whose: str) -> list[Snapshot]:
+    def _model_snapshots(self, model: str) -> list[ModelSnapshot]:
         """The model's snapshots; a mark that some part never came to is left out, as a replica's is out of their average."""
-        parts = self._snapshots_by_holder[whose]
-        if whose == "average":
+        parts = self._snapshots_by_model[model]
+        if model == "average":
             # Only a rule that pools needs to know where the statistics begin.
-            pooled_from = self._module.size if self.plan.protocol.dense.statistics == "pooled" else None
-            parts = [_average_replicas(parts, pooled_from)]
-        if whose:
+            statistics_from = self._evaluation_model.size if self.plan.protocol.dense.statistics == "pooled" else None
+            parts = [_average_replicas(parts, statistics_from)]
+        if model:
             parts = [*parts, *(each.snapshots for each in self._records if "rows" in each.final)]
         at = [{shot.point: shot for shot in part[:-1]} for part in parts]
         marks = [tuple(shots[mark] for shots in at) for mark in at[0] if all(mark in shots for shots in at)]
@@ -168,18 +168,18 @@ class Outcome:
     @property
     def _model(self) -> str:
         """Whose parameters are the model."""
-        return "" if "" in self._snapshots_by_holder else self.plan.protocol.dense.model
+        return "" if "" in self._snapshots_by_model else self.plan.protocol.dense.model
 
     @cached_property
-    def _snapshots(self) -> list[Snapshot]:
-        return self._snapshots_of(self._model) if self.plan.gradients else []
+    def _snapshots(self) -> list[ModelSnapshot]:
+        return self._model_snapshots(self._model) if self.plan.gradients else []
 
     @property
     def day(self) -> int | None:
         """The day on which the model was evaluated at the end; None: the one after the pass."""
         return self._snapshots[-1].point.day if self._snapshots else None
 
-    def _join_snapshots(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
+    def _join_snapshots(self, pieces: tuple[ModelSnapshot, ...]) -> ModelSnapshot:
         mark = pieces[0].point
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
         ids = self.plan.workload.evaluation_ids(self.plan.seed, mark.day)
@@ -189,28 +189,28 @@ class Outcome:
                 rows[name][positions] = values
         time, samples = max(piece.time for piece in pieces), max(piece.samples for piece in pieces)
         dense = np.concatenate([shards[shard] for shard in sorted(shards)])
-        return Snapshot(mark, time - self._start, min(samples, self.plan.samples), {0: dense}, rows)
+        return ModelSnapshot(mark, time - self._start, min(samples, self.plan.samples), {0: dense}, rows)
 
     @cached_property
     def _evaluations(self) -> list[dict[str, float]]:
         return [self._evaluate(shot) for shot in self._snapshots]
 
-    def _evaluate(self, shot: Snapshot) -> dict[str, float]:
-        self._module.load(shot.dense[0])
-        return evaluate(self.plan.workload, self._module.module, shot.rows, self.plan.seed, shot.point.day)
+    def _evaluate(self, shot: ModelSnapshot) -> dict[str, float]:
+        self._evaluation_model.load(shot.dense[0])
+        return evaluate(self.plan.workload, self._evaluation_model.module, shot.rows, self.plan.seed, shot.point.day)
 
     def _alternative_models(self) -> dict[str, float]:
         """The metrics at the end of what the model might have been besides: the first worker's replica, the average of all
         replicas, the sync servers' copy."""
         if not self.plan.gradients or self._model == "":
             return {}
-        holders = self._snapshots_by_holder
-        others = holders.keys() - {self._model, *(["average"] if len(holders["average"]) < 2 else [])}
-        ends = {whose: self._snapshots_of(whose)[-1] for whose in sorted(others)}
+        models = self._snapshots_by_model
+        others = models.keys() - {self._model, *(["average"] if len(models["average"]) < 2 else [])}
+        ends = {whose: self._model_snapshots(whose)[-1] for whose in sorted(others)}
         metrics = {whose: self._evaluate(end) for whose, end in ends.items()}
         return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
 
-    def _by_worker(self) -> dict[str, dict[str, float]]:
+    def _gradients_by_worker(self) -> dict[str, dict[str, float]]:
         """Worker -> gradients that it computed, those of them that were decayed and dropped, and its mean staleness."""
         nodes = {batch: record.node for record in self._records for batch in record.taken}
         workers = {node: dict.fromkeys(WORKERS_COLUMNS, 0) for node in sorted(set(nodes.values()))}
@@ -222,7 +222,7 @@ class Outcome:
             if batch in nodes:  # others were lost with their worker
                 workers[nodes[batch]][outcome] += 1
         ages: defaultdict[str, list[int]] = defaultdict(list)
-        for _, age, batch in chain.from_iterable(self._staleness_notes("staleness")):
+        for _, age, batch in chain.from_iterable(self._deciding_staleness("staleness")):
             if batch in nodes:
                 ages[nodes[batch]].append(age)
         return {
@@ -230,22 +230,22 @@ class Outcome:
             for node, counts in workers.items()
         }
 
-    def _staleness_notes(self, name: str) -> list[list[tuple]]:
+    def _deciding_staleness(self, measure: str) -> list[list[tuple]]:
         """Notes on staleness, from the first server; replicas without servers have their own."""
-        notes = [(record.ledger["issued"], getattr(record, name)) for record in self._records]
+        notes = [(record.ledger["issued"], getattr(record, measure)) for record in self._records]
         return [ages for issued, ages in notes if ages and not issued][:1] or [ages for _, ages in notes]
 
     def _ages(self, name: str) -> list[tuple[float, int]]:
         """Staleness with its times."""
-        return self._on_clock(self._staleness_notes(name))
+        return self._since_start(self._deciding_staleness(name))
 
-    def _gaps(self) -> list[tuple[float, int]]:
-        return self._on_clock([record.gaps for record in self._records])
+    def _steps_between_mixes(self) -> list[tuple[float, int]]:
+        return self._since_start([record.steps_between_mixes for record in self._records])
 
-    def _on_clock(self, notes: list[list[tuple]]) -> list[tuple[float, int]]:
+    def _since_start(self, notes: list[list[tuple]]) -> list[tuple[float, int]]:
         return [(time - self._start, value) for note in notes for time, value, *_ in note]
 
-    def _busy_shares(self) -> dict[str, float]:
+    def _time_shares_by_activity(self) -> dict[str, float]:
         """Share of the workers' time by what they did. Stages of a pipeline and a shadow's mixing overlap with compute."""
         trace = self.trace()
         trace = trace[trace["node"].str.startswith("worker") & (trace["kind"] != "push")]
@@ -256,7 +256,7 @@ class Outcome:
         return {str(kind): float(share) for kind, share in spent.items()}
 
 
-class Outcomes:
+class StagedOutcome:
     """A run with one stage is that stage's outcome; more, or those that were chosen, are put one after another."""
 
     def __init__(self, stages: Sequence[Stage], device: str = "cpu"):
@@ -267,8 +267,8 @@ class Outcomes:
         self.seconds = stages[-1].finished.end - self._start
         self.events = stages[-1].finished.events
 
-    def digest(self) -> str:
-        return self._outcomes[-1].digest()
+    def final_digest(self) -> str:
+        return self._outcomes[-1].final_digest()
 
     def history(self) -> pd.DataFrame:
         """The stages' histories; where stages are joined, `stage` and `protocol`."""
@@ -297,9 +297,9 @@ class Outcomes:
 
     def accesses(self) -> pd.DataFrame | None:
         """Of all stages, where they were noted."""
-        return access_table([each.accesses for each in self._outcomes]) if self._stages[0].plan.accesses else None
+        return row_access_table([each.accesses for each in self._outcomes]) if self._stages[0].plan.accesses else None
 
-    def usage(self) -> pd.DataFrame:
+    def resource_usage(self) -> pd.DataFrame:
         """A row for each node and link: shares of the run's time, queueing and bytes. Empty on a wall clock."""
         books = self._stages[-1].finished.usage  # a world counts over all stages
         table = pd.DataFrame(books, columns=[field.name for field in fields(Usage)])
@@ -330,7 +330,7 @@ class Outcomes:
             "bytes_by_kind": dict(sorted(moved.items())),
             "by_worker": _sum_over_stages([each["by_worker"] for each in summaries]),
             f"{clock}_seconds": self.seconds,
-            "busy": self._busy_shares(summaries, clock),
+            "busy": self._time_shares_by_activity(summaries, clock),
         }
         if decisions := self._decisions():
             whole["decisions"] = decisions
@@ -349,7 +349,7 @@ class Outcomes:
         """Seconds of the run before a stage."""
         return stage.finished.start - self._start
 
-    def _busy_shares(self, stage_summaries: Sequence[dict[str, Any]], clock: str) -> dict[str, float]:
+    def _time_shares_by_activity(self, stage_summaries: Sequence[dict[str, Any]], clock: str) -> dict[str, float]:
         total: Counter = Counter()
         for each in stage_summaries:
             total.update({kind: share * each[f"{clock}_seconds"] for kind, share in each["busy"].items()})
@@ -361,7 +361,7 @@ class Outcomes:
         return place | {"first": plan.first, "start": self._seconds_before(stage), "day": outcome.day} | summary
 
 
-def access_table(stages: Sequence[Sequence[Access]]) -> pd.DataFrame:
+def row_access_table(stages: Sequence[Sequence[Access]]) -> pd.DataFrame:
     """The accesses that pipelines noted, a row for each row of a table that a call came to."""
     accesses = [access for stage in stages for access in stage]
     sizes = [access.ids.size for access in accesses]
@@ -399,7 +399,7 @@ def _sum_over_stages(stages: Sequence[dict[str, dict[str, float]]]) -> dict[str,
     }
 
 
-def _training_metrics(steps: pd.DataFrame) -> dict[str, float]:
+def _loss_metrics(steps: pd.DataFrame) -> dict[str, float]:
     """The mean loss, and the normalised entropy of predictions made before the update: log loss over that of the constant base
     rate."""
     samples, loss, ne = steps["samples"].sum(), math.nan, math.nan
@@ -410,27 +410,27 @@ def _training_metrics(steps: pd.DataFrame) -> dict[str, float]:
     return {"train_loss": loss, "train_ne": ne}
 
 
-def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> float:
-    return _mean([value for time, value in notes if start < time <= end])
+def _mean_within(timed_values: list[tuple[float, int]], start: float, end: float) -> float:
+    return _mean([value for time, value in timed_values if start < time <= end])
 
 
 def _mean(values: list[int]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def _average_replicas(courses: list[list[Snapshot]], pooled_from: int | None) -> list[Snapshot]:
+def _average_replicas(courses: list[list[ModelSnapshot]], statistics_from: int | None) -> list[ModelSnapshot]:
     """The mean replica at each mark, of those that came to it, and at the end."""
-    marks: defaultdict[EvalPoint, list[Snapshot]] = defaultdict(list)
+    marks: defaultdict[EvalPoint, list[ModelSnapshot]] = defaultdict(list)
     for shot in chain.from_iterable(course[:-1] for course in courses):
         marks[shot.point].append(shot)
     ways = [marks[mark] for mark in sorted(marks, key=lambda mark: mark.samples)]
-    return [_mean_snapshot(shots, pooled_from) for shots in [*ways, [course[-1] for course in courses]]]
+    return [_mean_snapshot(shots, statistics_from) for shots in [*ways, [course[-1] for course in courses]]]
 
 
-def _mean_snapshot(shots: list[Snapshot], pooled_from: int | None) -> Snapshot:
+def _mean_snapshot(shots: list[ModelSnapshot], statistics_from: int | None) -> ModelSnapshot:
     dense = {0: np.mean([shot.dense[0] for shot in shots], axis=0)}
-    if pooled_from is not None:
-        dense[0][pooled_from:] = pool_statistics([shot.dense[0][pooled_from:] for shot in shots])
+    if statistics_from is not None:
+        dense[0][statistics_from:] = pool_statistics([shot.dense[0][statistics_from:] for shot in shots])
     rows = {name: (slice(None), np.mean([shot.rows[name][1] for shot in shots], axis=0)) for name in shots[0].rows}
     time, samples = max(shot.time for shot in shots), max(shot.samples for shot in shots)
-    return Snapshot(shots[0].point, time, samples, dense, rows)
+    return ModelSnapshot(shots[0].point, time, samples, dense, rows)

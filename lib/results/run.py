@@ -15,7 +15,7 @@ from xxhash import xxh3_64_hexdigest
 
 from lib import paths
 from lib.errors import Damaged, LockstepError, NotSaved
-from lib.results.key import plain
+from lib.results.key import json_default
 
 if TYPE_CHECKING:
     from lib.drivers.model_state import ModelState
@@ -50,19 +50,19 @@ class Run:
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name} {text}" for name, text in self._headline_figures().items())
-        return f"<Run of {' '.join(self._setup_names())}: {figures}>"
+        return f"<Run of {' '.join(self._workload_protocol_cluster())}: {figures}>"
 
     def _repr_html_(self) -> str:
         """A card in Jupyter."""
         rows = {
-            "run of": " ".join(self._setup_names()),
+            "run of": " ".join(self._workload_protocol_cluster()),
             **self._headline_figures(),
             "saved": self.folder or "no",
             "digest": self.digest[:12],
         }
         return pd.Series({name: str(text) for name, text in rows.items()}).to_frame().to_html(header=False)
 
-    def _setup_names(self) -> list[str]:
+    def _workload_protocol_cluster(self) -> list[str]:
         things = (self.provenance.get(what) for what in ("workload", "protocol", "cluster"))
         return [str(thing["name"]) for thing in things if isinstance(thing, dict) and "name" in thing]
 
@@ -90,7 +90,7 @@ class Run:
             return checkpoint.load(self.kept, [ModelState, Rows])
         return self.kept
 
-    def judged(self, metric: str) -> str:
+    def history_column(self, metric: str) -> str:
         """The history's column of a metric: where the true probabilities are known, of its expectation under them."""
         return expected if (expected := f"expected_{metric}") in self.history else metric
 
@@ -139,7 +139,7 @@ class Run:
                 for name in TABLES if self.accesses is not None else TABLES[:-1]:
                     (new / f"{name}.parquet").write_bytes(data := getattr(self, name).to_parquet())
                     texts["tables"][name] = xxh3_64_hexdigest(data)
-                (new / "run.json").write_text(sealed.text(texts, plain))
+                (new / "run.json").write_text(sealed.text(texts, json_default))
                 if self.kept is not None:
                     from lib.store import checkpoint
 

@@ -58,7 +58,7 @@ def load(path: Path, kinds: Iterable[type] = (), digest: str | None = None) -> A
     """What was saved, and has this `digest`, if one is given; `kinds` are the dataclasses that it may hold in addition to this
     package's."""
     try:
-        written, found = digest_of(path), _checksum(path, _SEAL)
+        written, found = stored_checksum(path), _checksum(path, _SEAL)
     except (OSError, ValueError) as error:
         raise Damaged(f"{path} is no checkpoint, or a damaged one: {error}") from error
     if found != written:
@@ -66,20 +66,20 @@ def load(path: Path, kinds: Iterable[type] = (), digest: str | None = None) -> A
     if digest not in (None, found):
         raise Damaged(f"{path} is another checkpoint than is meant: its digest is {found}, not {digest}")
     try:
-        with _LOADING, torch.serialization.safe_globals(_safe(path, kinds)):
+        with _LOADING, torch.serialization.safe_globals(_safe_globals(path, kinds)):
             return torch.load(path, weights_only=True)
     except pickle.UnpicklingError as error:
         raise BadOption(f"{path} does what no checkpoint does: {error}") from error
 
 
-def digest_of(path: Path) -> str:
+def stored_checksum(path: Path) -> str:
     """What tells a checkpoint from all others: its checksum as it was written."""
     with open(path, "rb") as file:
         file.seek(-_SEAL, 2)
         return file.read().decode()
 
 
-def _safe(path: Path, kinds: Iterable[type]) -> list[Any]:
+def _safe_globals(path: Path, kinds: Iterable[type]) -> list[Any]:
     """All that the file names, which must be plain, a dataclass of this package, or one of these kinds."""
     known = {f"{each.__module__}.{each.__qualname__}": each for each in (*_MAKERS, *kinds)}
     for name in torch.serialization.get_unsafe_globals_in_checkpoint(path) - known.keys():

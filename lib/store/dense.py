@@ -59,27 +59,27 @@ class DenseStore:
                 return before
             return to_native(self.values.clone()), self._writes
 
-    def apply(self, grad: Any, rate: float = 1.0, *, where: torch.Tensor | None = None) -> None:
+    def apply(self, grad: Any, rate: float = 1.0, *, sound: torch.Tensor | None = None) -> None:
         """One optimiser step, with `rate` times the learning rate; the gradient is only read.
 
-        `where` is true or false on the vector's device, which the host need not know: then nothing changes if it is false.
+        `sound` is true or false on the vector's device, which the host need not know: then nothing changes if it is false.
         """
         grad = self._tensor(grad, "grad", self._trained)
         with self._lock:
             self._state = self._state or self.optimizer.initial_dense_state(self._stepped)
-            before = {} if where is None else {name: tensor.clone() for name, tensor in self._tensors().items()}
+            before = {} if sound is None else {name: tensor.clone() for name, tensor in self._tensors().items()}
             self.optimizer.step(self._stepped, self._state, grad, rate)
             self._writes += 1
-            for name, tensor in () if where is None else self._tensors().items():
-                if tensor.device == where.device:  # Adagrad's steps are counted on the host; no value depends on them
-                    tensor.copy_(torch.where(where, tensor, before[name]))
+            for name, tensor in () if sound is None else self._tensors().items():
+                if tensor.device == sound.device:  # Adagrad's steps are counted on the host; no value depends on them
+                    tensor.copy_(torch.where(sound, tensor, before[name]))
 
     def view_with_version(self) -> tuple[Any, int]:
         """The same without a copy: for a caller that knows that nothing is written until it is done."""
         with self._lock:
             return to_native(self.values), self._writes
 
-    def shift_values(self, change: Any) -> None:
+    def shift_statistics(self, change: Any) -> None:
         """Move what no gradient moves by so much."""
         change = self._tensor(change, "change", self._size - self._trained)
         with self._lock:
@@ -107,10 +107,10 @@ class DenseStore:
             for name, part in zip(known, np.split(state, max(len(known), 1)), strict=False):
                 self._state[name].copy_(self._tensor(part, name, self._trained))
 
-    def merge_change(self, before: Any, writes: int, after: Any) -> int:
+    def merge_change(self, before: Any, version: int, after: Any) -> int:
         """Go from `before`, as `copy_with_version`, to `after`, and keep what others have written since; how many did."""
         with self._lock:
-            since, self._writes = self._writes - writes, self._writes + 1
+            since, self._writes = self._writes - version, self._writes + 1
             if since:
                 self.values.add_(self._tensor(after - before, "after", self._size))
             else:

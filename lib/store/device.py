@@ -60,10 +60,10 @@ class Transfers:
         if self._down:
             self._down.wait_stream(torch.cuda.current_stream(self._device))
         with _on(self._down):
-            there = {name: self._copy(tensor) for name, tensor in tensors.items()}
+            there = {name: self._copy_to_host(tensor) for name, tensor in tensors.items()}
             return Arrival(there, self._down and self._down.record_event(), tensors)
 
-    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _copy_to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._down is not None)
         return host.copy_(tensor, non_blocking=True)
 
@@ -102,8 +102,10 @@ class DeviceTable(Table):
         """The first numbers of the rows in these slots, or all."""
         return self._rows.tensor[:, :width].index_select(0, upload_array(slots, self._device))
 
-    def _copy_rows(self, ids: np.ndarray, width: int, now: int = 0) -> tuple[DeviceArray, np.ndarray, np.ndarray]:
-        slots, _ = self._find(ids, now=now)
+    def _read_or_initial_rows(
+        self, ids: np.ndarray, width: int, call_number: int = 0
+    ) -> tuple[DeviceArray, np.ndarray, np.ndarray]:
+        slots, _ = self._find_slots(ids, call_number=call_number)
         block, missing = DeviceArray(self.take(slots.clip(0), width)), np.flatnonzero(slots < 0)
         if missing.size:
             block[missing] = self._initial_rows(ids[missing])[:, :width]
@@ -122,7 +124,7 @@ class DeviceTable(Table):
         self._rows.tensor.index_copy_(0, *(upload_array(array, self._device) for array in (slots, block)))
         self._words.view(np.int32)[slots, 0] = stamps
 
-    def _add_up(self, positions: np.ndarray, grads: Any, weights: np.ndarray, count: int) -> tuple[Any, np.ndarray]:
+    def _sum_count(self, positions: np.ndarray, grads: Any, weights: np.ndarray, count: int) -> tuple[Any, np.ndarray]:
         """Sums are by sorted positions, so that no order of a device's threads decides their bits."""
         at, each, grads = (upload_array(array, self._device) for array in (positions, weights[:, None], grads))
         sums = torch.ops.aten.embedding_dense_backward(each * grads, at, count, -1, False)
@@ -154,10 +156,10 @@ class Cache:
     def __len__(self) -> int:
         return sum(map(len, self._updates.values()))
 
-    def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def places_and_stamps(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The place of each id's newest row and its timestamp, -1 where it is not cached; places hold until updates are
         released."""
-        slots, _ = self._index._find(ids)  # once, for both
+        slots, _ = self._index._find_slots(ids)  # once, for both
         stamps = self._index._stamps(slots)
         return self._index._rows.view(np.int32)[slots, 0], np.where(stamps > self._safe, stamps, NEVER)
 
@@ -165,10 +167,10 @@ class Cache:
         """The rows at these places."""
         return self._rows.index_select(0, upload_array(places, self._rows.device))
 
-    def reserve_rows(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
+    def reserve_view(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
         """The place in which an update is to write its rows, of distinct ids; they replace older ones. Nothing else is written
         there until the update is evicted."""
-        first = self._find_gap(ids.size)
+        first = self._make_room(ids.size)
         self._updates[stamp] = range(first, first + ids.size)
         places = np.arange(first, first + ids.size, dtype=np.int32).view(np.float32)
         state, stamps = np.empty((ids.size, 0), np.float32), np.full(ids.size, stamp)
@@ -186,7 +188,7 @@ class Cache:
             self._index.load(Rows(rows.ids[cached], rows.values[cached], rows.state[cached], rows.stamps[cached]))
         return evicted
 
-    def _find_gap(self, size: int) -> int:
+    def _make_room(self, size: int) -> int:
         """The first place with so much room, made at the end if there is none."""
         first = 0
         for taken in sorted(self._updates.values(), key=lambda taken: taken.start):

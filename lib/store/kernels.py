@@ -103,7 +103,7 @@ def first_rows(ids, seed, dim, scale):
 
 
 @njit(types.Tuple((NEW_BLOCK, NEW_INTS))(INTS, BLOCK, FLOATS, int64), **OPTIONS)
-def add_up(positions, grads, weights, count):
+def sum_count(positions, grads, weights, count):
     """Weighted sums of the gradients that share a position, in input order, and how many share it."""
     dim = grads.shape[1]
     sums, met = np.zeros((count, dim), np.float32), np.zeros(count, np.int64)
@@ -116,10 +116,10 @@ def add_up(positions, grads, weights, count):
 
 
 @njit(inline="always")
-def slot_bits(size):
+def slot_field_bits(index_size):
     """Bits that hold one more than any slot of a table whose index has this size."""
     bits = _1
-    while (_1 << bits) <= np.uint64(size):
+    while (_1 << bits) <= np.uint64(index_size):
         bits += _1
     return bits
 
@@ -145,14 +145,14 @@ def first_candidate(index, size, entry, tag, bits):
 
 
 @njit(int64(INTS, INDEX, WORDS, int64, int64, NEW_INTS, NEW_BLOCK), **OPTIONS)
-def find(ids, index, words, column, touch, slots, values):
+def find_slots(ids, index, words, column, touch, slots, values):
     """Fill in the slot of every id, -1 where it has none; returns how many have none.
 
     Rows that are found are copied to `values`, unless it is empty, and marked with `touch`, unless that is 0.
     """
     rows, column, size, missing = words.view(np.float32), np.uint64(column), np.uint64(index.size), 0
     copied = np.uint64(values.shape[1]) if values.shape[0] else _0
-    bits, codes, entries = slot_bits(index.size), np.empty(_PART, np.uint64), np.empty(_PART, np.uint64)
+    bits, codes, entries = slot_field_bits(index.size), np.empty(_PART, np.uint64), np.empty(_PART, np.uint64)
     low = (_1 << bits) - _1
     index_at, words_at, stride = (
         np.uint64(index.ctypes.data),
@@ -192,7 +192,7 @@ def find(ids, index, words, column, touch, slots, values):
 @njit(void(INDEX, WORDS, int64, INTS), **OPTIONS)
 def insert(index, words, column, slots):
     """Enter the records of these slots, whose ids must not be in the index yet."""
-    column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
+    column, size, bits = np.uint64(column), np.uint64(index.size), slot_field_bits(index.size)
     codes, index_at = np.empty(_PART, np.uint64), np.uint64(index.ctypes.data)
     for start in range(0, slots.size, _PART):
         many = min(_PART, slots.size - start)
@@ -209,7 +209,7 @@ def insert(index, words, column, slots):
 @njit(void(INDEX, WORDS, int64, INTS), **OPTIONS)
 def remove(index, words, column, slots):
     """Take the records of these slots out of the index; entries behind each move back, so that there are no tombstones."""
-    column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
+    column, size, bits = np.uint64(column), np.uint64(index.size), slot_field_bits(index.size)
     low, homes, index_at = (_1 << bits) - _1, np.empty(_PART, np.uint64), np.uint64(index.ctypes.data)
     ids_at, stride = np.uint64(words.ctypes.data) + _4 * (column + _1), _4 * np.uint64(words.shape[1])
     for start in range(0, slots.size, _PART):

@@ -12,7 +12,7 @@ that is updated after the step) are for rows alone: `check_dense` refuses them.
 Dense steps call torch.optim's functions, not its classes, whose first step imports a compiler: a second of every process that
 trains. Adam's, which is most of all steps, is its kernel itself: what stands before it takes three times as long as a small step.
 
-A new optimiser is a subclass with `initial_dense_state`, `step`, `columns`, `_step`, `_kernel` and a step of one row in
+A new optimiser is a subclass with `initial_dense_state`, `step`, `columns`, `_step`, `_step_code` and a step of one row in
 `lib/store/kernels.py`.
 """
 
@@ -76,7 +76,7 @@ class Optimizer(Checked, ABC):
 
     def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
         """One step in place on a dense vector, with `rate` times the learning rate."""
-        self.with_rate(rate)._step(values, next(iter(state.values()), None), self._decayed(grad, values))
+        self.scale_lr(rate)._step(values, next(iter(state.values()), None), self._decayed(grad, values))
 
     @abstractmethod
     def columns(self, dim: int) -> int:
@@ -98,9 +98,9 @@ class Optimizer(Checked, ABC):
         if self.weight_bound is not None:
             values.clamp_(-self.weight_bound, self.weight_bound)
 
-    def with_rate(self, rate: float) -> Optimizer:
-        """This optimiser with its learning rate times `rate`."""
-        return self if rate == 1 else replace(self, lr=rate * self.lr)
+    def scale_lr(self, factor: float) -> Optimizer:
+        """This optimiser with its learning rate times `factor`."""
+        return self if factor == 1 else replace(self, lr=factor * self.lr)
 
     def update_slots(
         self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: tuple[int, int] = (-1, 0)
@@ -111,7 +111,7 @@ class Optimizer(Checked, ABC):
         """
         if self.weight_decay:
             grads = self._decayed(grads, rows[slots, : grads.shape[1]])
-        kind, *numbers = self._kernel()
+        kind, *numbers = self._step_code()
         numbers = (*map(float, numbers), *(kernels.NUMBERS - len(numbers)) * (0.0,))
         kernels.step(rows, slots, grads, kind, numbers, self.weight_bound or 0.0, *mark)
 
@@ -122,7 +122,7 @@ class Optimizer(Checked, ABC):
     def _step(self, values: Tensor, state: Tensor | None, grads: Tensor) -> None: ...
 
     @abstractmethod
-    def _kernel(self) -> tuple[Any, ...]:
+    def _step_code(self) -> tuple[Any, ...]:
         """The kind of step and its numbers."""
 
 
@@ -141,7 +141,7 @@ class SGD(Optimizer):
     def _step(self, values: Tensor, state: Tensor | None, grads: Tensor) -> None:
         values.add_(grads, alpha=-self.lr)
 
-    def _kernel(self) -> tuple[Any, ...]:
+    def _step_code(self) -> tuple[Any, ...]:
         return kernels.SGD, self.lr
 
 
@@ -167,7 +167,7 @@ class Momentum(Optimizer):
         state.mul_(self.momentum).add_(grads)
         values.add_(grads.add(state, alpha=self.momentum) if self.nesterov else state, alpha=-self.lr)
 
-    def _kernel(self) -> tuple[Any, ...]:
+    def _step_code(self) -> tuple[Any, ...]:
         return kernels.MOMENTUM, self.lr, self.momentum, self.nesterov
 
 
@@ -213,7 +213,7 @@ class Adagrad(Optimizer):
         lr, eps = self._numbers
         values.addcdiv_(grads, before.sqrt().add_(eps), value=-lr)
 
-    def _kernel(self) -> tuple[Any, ...]:
+    def _step_code(self) -> tuple[Any, ...]:
         kind = kernels.ROWWISE_ADAGRAD if self.rowwise else kernels.ADAGRAD
         return kind, *self._numbers, self.after
 
@@ -262,7 +262,7 @@ class Adam(Optimizer):
         v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
         values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
 
-    def _kernel(self) -> tuple[Any, ...]:
+    def _step_code(self) -> tuple[Any, ...]:
         return kernels.ADAM, self.lr, self.beta1, self.beta2, self.eps
 
 
@@ -294,4 +294,4 @@ class DelayedNesterov(Optimizer):
     def columns(self, dim: int) -> int:
         raise BadOption("DelayedNesterov counts all gradients together, so it is for dense parameters, not for rows")
 
-    _step = _kernel = columns  # what makes steps of rows
+    _step = _step_code = columns  # what makes steps of rows

@@ -45,14 +45,14 @@ def ids_of(ids: Any, name: str = "ids") -> np.ndarray:
     if array.ndim != 1:
         raise BadOption(f"{name} must be one-dimensional, not of shape {array.shape}")
     if array.dtype != np.int64:
-        if array.size and not np.can_cast(array.dtype, np.int64) and not _fits(array):
+        if array.size and not np.can_cast(array.dtype, np.int64) and not _fits_int64(array):
             raise BadOption(f"{name} must be integers that fit int64, not {array.dtype}")
         array = array.astype(np.int64)
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy()
 
 
-def floats_of(array: Any, shape: tuple[int, ...], name: str, *, plain: bool = True) -> np.ndarray:
-    """A float32 array of that shape with the same numbers, one on a device where it is; `plain`: a contiguous one."""
+def floats_of(array: Any, shape: tuple[int, ...], name: str, *, contiguous: bool = True) -> np.ndarray:
+    """A float32 array of that shape with the same numbers, one on a device where it is; by default a `contiguous` one."""
     if isinstance(array, DeviceArray) and array.shape == shape and array.dtype == np.float32:
         return array
     array = np.asarray(array)
@@ -62,7 +62,7 @@ def floats_of(array: Any, shape: tuple[int, ...], name: str, *, plain: bool = Tr
         if array.size and not np.can_cast(array.dtype, np.float32):
             raise BadOption(f"{name} must be float32, not {array.dtype}: convert it where the lost digits are visible")
         array = array.astype(np.float32)
-    return array if not plain or (array.flags.c_contiguous and array.flags.aligned) else array.copy()
+    return array if not contiguous or (array.flags.c_contiguous and array.flags.aligned) else array.copy()
 
 
 def whole(value: Any, name: str, least: int | None = None) -> int:
@@ -73,7 +73,7 @@ def whole(value: Any, name: str, least: int | None = None) -> int:
     return int(value)
 
 
-def _fits(array: np.ndarray) -> bool:
+def _fits_int64(array: np.ndarray) -> bool:
     return array.dtype.kind == "u" and int(array.max()) <= np.iinfo(np.int64).max
 
 
@@ -154,7 +154,7 @@ class Placement(ABC):
         """The shard of each id, int64[n]."""
 
     @abstractmethod
-    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+    def shard_loads(self, costs: Mapping[str, float]) -> np.ndarray:
         """What each shard has to do if the groups cost so much, and the ids of a group that several have are alike."""
 
     def split(self, table: str, ids: np.ndarray) -> list[np.ndarray | slice]:
@@ -172,7 +172,7 @@ class Uniform(Placement):
     def shard_of(self, table: str, ids: np.ndarray) -> np.ndarray:
         return _hash_to_shards(ids, self.shards)
 
-    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+    def shard_loads(self, costs: Mapping[str, float]) -> np.ndarray:
         return np.full(self.shards, sum(costs.values()) / self.shards)
 
 
@@ -209,7 +209,7 @@ class ByGroup(Placement):
             owner[mine] = shards[_hash_to_shards(ids[mine], len(shards))]
         return owner
 
-    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+    def shard_loads(self, costs: Mapping[str, float]) -> np.ndarray:
         loads = np.zeros(self.shards)
         for group, cost in costs.items():
             servers = self._servers(group)
@@ -271,7 +271,7 @@ def place_rows(parts: Sequence[Rows], table: str, placement: Placement) -> list[
     return [Rows(*(array[order[mine]] for array in rows)) for mine in placement.split(table, ids)]
 
 
-def place_dense(parts: Sequence[Mapping[str, np.ndarray]], shards: int) -> list[dict[str, np.ndarray]]:
+def reshard_dense(parts: Sequence[Mapping[str, np.ndarray]], shards: int) -> list[dict[str, np.ndarray]]:
     """What `DenseStore.export` gave on any number of shards, in their order, as it would be on `shards` of them."""
     size = sum(part["values"].size for part in parts)
     joined = {
@@ -364,11 +364,11 @@ class PhantomTable:
     def stamps(self, ids: np.ndarray) -> np.ndarray:
         return phantom(ids.size, kind=np.int64)
 
-    def read(self, ids: np.ndarray, *, order: None = None) -> Rows:
+    def read(self, ids: np.ndarray, *, order_out: None = None) -> Rows:
         self._met.append(ids)
         return self._rows(ids)
 
-    def write(self, rows: Rows, *, newer: bool = True, order: None = None) -> None:
+    def write(self, rows: Rows, *, newer: bool = True, order_out: None = None) -> None:
         self._met.append(rows.ids)
 
     def ids(self) -> np.ndarray:

@@ -76,7 +76,7 @@ def _remove_if_orphan(folder: Path) -> bool:
     if not _private(info):
         return False
     try:
-        with _open(folder / "rows") as file:
+        with _open_existing(folder / "rows") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             [header] = np.fromfile(file, _HEADER, 1)
             if header["magic"] != MAGIC:
@@ -103,7 +103,7 @@ class Segment:
         """Whether it was there."""
         self._rows = self._open_locked(config)
         try:
-            self._undo = _open(self.folder / "undo")
+            self._undo = _open_existing(self.folder / "undo")
             self._map(_PAGE)
             self._check(config)
             self._header["owner"] = self._process
@@ -111,7 +111,7 @@ class Segment:
             if not kept:
                 self._header["undo"] = NO_UNDO
         except BaseException:
-            self._release()
+            self._unlock_and_close()
             raise
 
     def protect_for_process(self, process: int) -> None:
@@ -166,9 +166,9 @@ class Segment:
             elif counts:
                 self.commit(counts)
             self._undo.close()
-            self._release()
+            self._unlock_and_close()
 
-    def _release(self) -> None:
+    def _unlock_and_close(self) -> None:
         fcntl.flock(self._rows, fcntl.LOCK_UN)  # maps that are in use would keep the lock
         self._rows.close()
 
@@ -185,7 +185,7 @@ class Segment:
             if not os.path.lexists(self.folder):
                 self.attached = not self._create(config)
             with suppress(FileNotFoundError, BlockingIOError), ExitStack() as stack:
-                file = stack.enter_context(_open(self.folder / "rows"))
+                file = stack.enter_context(_open_existing(self.folder / "rows"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(self.folder / "rows")):
                     stack.pop_all()
@@ -269,13 +269,13 @@ class SharedTable(Table):
         self.segment = Segment(name, self._width, config, root, journal)
         weakref.finalize(self, self.segment.close)
         self.attached, self.repaired = self.segment.attached, self.segment.repaired
-        self._attach_segment(capacity)
+        self._resume_from_segment(capacity)
 
     def close(self, *, remove: bool = True) -> None:
         """Let go of the segment, and remove it unless another process is to go on with it."""
         self.segment.close(remove=remove, counts=(self._count, self.lost, self.evicted))
 
-    def _attach_segment(self, capacity: int = 0) -> None:
+    def _resume_from_segment(self, capacity: int = 0) -> None:
         """Go on with what the segment has."""
         self._count, self.lost, self.evicted = self.segment.counts
         self._queue = self._queue[:0]
@@ -292,7 +292,7 @@ class SharedTable(Table):
             except BaseException:
                 if self.segment.kept:
                     self.segment.roll_back()
-                    self._attach_segment()
+                    self._resume_from_segment()
                 raise
             if self.segment.kept:
                 self.segment.commit((self._count, self.lost, self.evicted))
@@ -305,7 +305,7 @@ class SharedTable(Table):
         return self.segment.grow(capacity) if self.segment else super()._larger_records(capacity)
 
 
-def _open(path: Path) -> BinaryIO:
+def _open_existing(path: Path) -> BinaryIO:
     """A regular file in a private folder of this user."""
     if not _private(path.parent.lstat()):
         raise Damaged(f"{path.parent} is no private folder of this user (mode 0700); remove it or choose another place")

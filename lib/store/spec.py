@@ -43,7 +43,7 @@ from lib.errors import BadOption
 from lib.options.checked import Checked, Count, read_kind
 from lib.store import shared_memory
 from lib.store.device import DeviceTable
-from lib.store.kernels import add_up, unique
+from lib.store.kernels import sum_count, unique
 from lib.store.optim import Optimizer
 from lib.store.rows import ByGroup, Hashed, Placement, Uniform, floats_of, is_phantom, pack_groups, phantom
 from lib.store.table import Locking, Table
@@ -131,14 +131,14 @@ class Bags:
         """float32[b, dim], in the order of the entries, of the distinct ids' rows; of phantoms a phantom."""
         if is_phantom(rows):
             return phantom(self.bags.size, rows.shape[1])
-        return add_up(self._bag_of_entry(), rows[positions], _ones(positions.size), self.bags.size)[0]
+        return sum_count(self._bag_of_entry(), rows[positions], _ones(positions.size), self.bags.size)[0]
 
     def spread(self, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The distinct ids, and for each the sum of the gradients of the bags that have it, as often as they have it."""
         ids, positions = self.distinct()
         if is_phantom(gradients):
             return ids, phantom(ids.size, gradients.shape[1])
-        return ids, add_up(positions, gradients[self._bag_of_entry()], _ones(positions.size), ids.size)[0]
+        return ids, sum_count(positions, gradients[self._bag_of_entry()], _ones(positions.size), ids.size)[0]
 
     def _bag_of_entry(self) -> np.ndarray:
         return np.repeat(np.arange(self.bags.size), self.counts)
@@ -223,17 +223,17 @@ class ScaledFp16(Codec):
     """Numbers in a block, a divisor of a row's or a multiple; None: a row."""
 
     def _encode(self, block: np.ndarray) -> Scaled:
-        parts = self._parts(block)
+        parts = self._to_blocks(block)
         norms = _norms(parts)
-        codes = _multiply(parts, _divide(self.kappa, norms)).half().numpy()
+        codes = _multiply(parts, _divide_or_one(self.kappa, norms)).half().numpy()
         return Scaled(codes.ravel()[: block.size].reshape(block.shape), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
         codes, norms = message.codes, message.norms
-        values = _multiply(self._parts(codes), np.where(norms > 0, norms.astype(np.float64) * (1 / self.kappa), 1.0))
+        values = _multiply(self._to_blocks(codes), np.where(norms > 0, norms.astype(float) * (1 / self.kappa), 1.0))
         return values.numpy().ravel()[: codes.size].reshape(codes.shape)
 
-    def _parts(self, block: np.ndarray) -> np.ndarray:
+    def _to_blocks(self, block: np.ndarray) -> np.ndarray:
         """A row for each block; the last one is filled up with zeros."""
         size = max(1, block.shape[1] if self.block is None else self.block)
         parts = np.zeros((-(-block.size // size), size), block.dtype)
@@ -249,7 +249,7 @@ class Int8(Codec):
 
     def _encode(self, block: np.ndarray) -> Scaled:
         norms = _norms(block)
-        steps = _multiply(block, _divide(127.0, norms)).clamp(-127, 127).round()
+        steps = _multiply(block, _divide_or_one(127.0, norms)).clamp(-127, 127).round()
         return Scaled(steps.nan_to_num(-128.0).to(torch.int8).numpy(), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
@@ -273,7 +273,7 @@ def _norms(parts: np.ndarray) -> np.ndarray:
     return sizes.T.contiguous().amax(0).numpy()  # a maximum over a few numbers in a row is slow
 
 
-def _divide(number: float, norms: np.ndarray) -> np.ndarray:
+def _divide_or_one(number: float, norms: np.ndarray) -> np.ndarray:
     """float64; 1 where there is no norm."""
     return np.divide(number, norms, np.ones(norms.shape), where=norms > 0, dtype=np.float64)
 

@@ -97,18 +97,18 @@ class Table:
         """Copies of the rows, float32[n, dim]; unknown ids are admitted. One that finds no room has its first row."""
         ids = self._prepare_ids(ids)
         with self._gate.shared():
-            now = self._next_call()
-            values, _, unknown = self._copy_rows(ids, self.dim, now)
+            call_number = self._next_call()
+            values, _, unknown = self._read_or_initial_rows(ids, self.dim, call_number)
         if unknown.size:
             with self._exclusive_change():
-                self._admit(unknown, now=now)
+                self._admit(unknown, call_number=call_number)
         return values
 
     def peek(self, ids: Any) -> np.ndarray:
         """What `pull` would give, without admitting anything."""
         ids = self._prepare_ids(ids)
         with self._gate.shared():
-            return self._copy_rows(ids, self.dim)[0]
+            return self._read_or_initial_rows(ids, self.dim)[0]
 
     def push(self, ids: Any, grads: Any, stamp: int, *, distinct: bool = False, rate: float = 1.0) -> None:
         """Make one optimiser step per distinct id, whose timestamp becomes `stamp`; unknown ids are admitted first.
@@ -122,13 +122,13 @@ class Table:
         if not distinct:
             once, positions = kernels.unique(ids)
             if once.size < ids.size:
-                ids, (grads, _) = once, self._add_up(positions, grads, np.ones(ids.size, np.float32), once.size)
-        optimizer = self.optimizer.with_rate(rate)
+                ids, (grads, _) = once, self._sum_count(positions, grads, np.ones(ids.size, np.float32), once.size)
+        optimizer = self.optimizer.scale_lr(rate)
         self._change_rows(
             ids, lambda slots, part: self._step(optimizer, slots, grads[part], stamp), shared=self.locking == "none"
         )
 
-    def update(
+    def push_weighted(
         self,
         ids: np.ndarray,
         grads: np.ndarray,
@@ -143,7 +143,7 @@ class Table:
         `weights` are those of the entries. An id whose weights are all 0 is left alone.
         """
         distinct, positions = kernels.unique(ids_of(ids))
-        sums, met = self._add_up(positions, grads, weights, distinct.size)
+        sums, met = self._sum_count(positions, grads, weights, distinct.size)
         sums /= np.float32(divisor) if divisor else met[:, None].astype(np.float32)
         if not weights.all():
             alive = np.flatnonzero(np.bincount(positions, weights > 0, distinct.size))
@@ -155,33 +155,33 @@ class Table:
         """Timestamps of the last updates, int64[n]; -1 for an id that is unknown or was never updated."""
         ids = self._prepare_ids(ids)
         with self._gate.shared():
-            return self._stamps(self._find(ids)[0])
+            return self._stamps(self._find_slots(ids)[0])
 
-    def read(self, ids: Any, *, order: np.ndarray | None = None) -> Rows:
+    def read(self, ids: Any, *, order_out: np.ndarray | None = None) -> Rows:
         """Copies of everything that the rows hold; unknown ids are admitted as by `pull`.
 
-        `order` takes the call's place in the order of accesses, int64[n]: of two reads or writes of a row the first has the
+        `order_out` takes the call's place in the order of accesses, int64[n]: of two reads or writes of a row the first has the
         smaller number.
         """
         ids = self._prepare_ids(ids).copy()
         with self._no_row_changes():
-            now = self._next_call()
-            block, slots, unknown = self._copy_rows(ids, self._numbers, now)
+            call_number = self._next_call()
+            block, slots, unknown = self._read_or_initial_rows(ids, self._numbers, call_number)
             rows = Rows.of(ids, block, self.dim, self._stamps(slots))
-            if order is not None:
-                order[:] = next(self._accesses)
+            if order_out is not None:
+                order_out[:] = next(self._accesses)
         if unknown.size:
             with self._exclusive_change():
-                self._admit(unknown, now=now)
+                self._admit(unknown, call_number=call_number)
         return rows
 
-    def write(self, rows: Rows, *, newer: bool = True, order: np.ndarray | None = None) -> None:
-        """Store rows as they are, in input order; `order` as in `read`. With `newer`, only a larger timestamp replaces a row."""
+    def write(self, rows: Rows, *, newer: bool = True, order_out: np.ndarray | None = None) -> None:
+        """Store rows as they are, in input order; `order_out` as in `read`. With `newer`, a row needs a larger timestamp."""
         ids, block, stamps = self._checked(rows)
 
         def replace(slots: np.ndarray, entries: np.ndarray | slice) -> None:
-            if order is not None:
-                order[entries] = next(self._accesses)
+            if order_out is not None:
+                order_out[entries] = next(self._accesses)
             self._replace(slots, block[entries], stamps[entries], newer)
 
         self._change_rows(self._prepare_ids(ids), replace, UNSET)
@@ -205,7 +205,7 @@ class Table:
         """The whole content, sorted by id."""
         with self._no_row_changes():
             ids = np.sort(self._ids())
-            block, slots, _ = self._copy_rows(ids, self._numbers)
+            block, slots, _ = self._read_or_initial_rows(ids, self._numbers)
             return Rows.of(ids, np.asarray(block), self.dim, self._stamps(slots))
 
     def load(self, rows: Rows) -> None:
@@ -217,7 +217,7 @@ class Table:
             raise BadOption(f"{ids.size} rows do not fit in a table of at most {self._limit}")
         with self._exclusive_change():
             self._clear()
-            slots = self._admit(ids, now=0)
+            slots = self._admit(ids, call_number=0)
             self._replace(slots, block, stamps, False)
             self._calls = 0
 
@@ -251,7 +251,7 @@ class Table:
         """The ids of a call, after whatever takes long and can be done before the call excludes others."""
         if self._calls >= LAST_CALL:
             with self._exclusive_change():
-                self._renumber()
+                self._renumber_touches()
         plain = type(ids) is np.ndarray and ids.dtype == np.int64 and ids.ndim == 1 and ids.flags.carray
         return ids if plain else ids_of(ids)
 
@@ -259,7 +259,7 @@ class Table:
         self._calls += 1
         return self._calls
 
-    def _renumber(self) -> None:
+    def _renumber_touches(self) -> None:
         """Count calls anew: touches become as small as they can be in the same order."""
         self._calls = 0
         if self.max_rows is not None:
@@ -269,18 +269,20 @@ class Table:
             touches[:] = ranks + 1
             self._calls, self._queue = distinct.size, self._queue[:0]
 
-    def _find(self, ids: np.ndarray, block: np.ndarray = NO_BLOCK, now: int = 0) -> tuple[np.ndarray, int]:
-        """The slot of every id, -1 where it has no row, and how many have none; rows that are found are copied to `block`.
+    def _find_slots(self, ids: np.ndarray, out: np.ndarray = NO_BLOCK, call_number: int = 0) -> tuple[np.ndarray, int]:
+        """The slot of every id, -1 where it has no row, and how many have none; rows that are found are copied to `out`.
 
-        With `now`, the number of a call, the rows count as looked up by that call.
+        With `call_number`, the rows count as looked up by that call.
         """
-        slots, touch = np.empty(ids.size, np.int64), 0 if self.max_rows is None else now
-        return slots, kernels.find(ids, self._index, self._words, self._column, touch, slots, block)
+        slots, touch = np.empty(ids.size, np.int64), 0 if self.max_rows is None else call_number
+        return slots, kernels.find_slots(ids, self._index, self._words, self._column, touch, slots, out)
 
-    def _copy_rows(self, ids: np.ndarray, width: int, now: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _read_or_initial_rows(
+        self, ids: np.ndarray, width: int, call_number: int = 0
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first `width` columns of [values | state], the slots, and the ids without a row, which get the first one."""
         block = np.empty((ids.size, width), np.float32)
-        slots, missing = self._find(ids, block, now)
+        slots, missing = self._find_slots(ids, block, call_number)
         unknown = ids[slots < 0] if missing else ids[:0]
         if missing:
             block[slots < 0] = self._initial_rows(unknown)[:, :width]
@@ -302,8 +304,8 @@ class Table:
     def _checked(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, [values | state] and timestamps."""
         ids, stamps = ids_of(rows.ids, "rows.ids"), ids_of(rows.stamps, "rows.stamps")
-        values = floats_of(rows.values, (ids.size, self.dim), "rows.values", plain=False)
-        state = floats_of(rows.state, (ids.size, self._numbers - self.dim), "rows.state", plain=False)
+        values = floats_of(rows.values, (ids.size, self.dim), "rows.values", contiguous=False)
+        state = floats_of(rows.state, (ids.size, self._numbers - self.dim), "rows.state", contiguous=False)
         if stamps.size != ids.size or (stamps.size and not NEVER <= stamps.min() <= stamps.max() <= LARGEST_STAMP):
             raise BadOption(f"rows.stamps must be {ids.size} timestamps of at least -1 and at most {LARGEST_STAMP}")
         return ids, Rows(ids, values, state, stamps).block, stamps
@@ -315,7 +317,7 @@ class Table:
         """
         if shared:
             with self._gate.shared():
-                slots, missing = self._find(ids)
+                slots, missing = self._find_slots(ids)
                 if not missing:
                     put(slots, slice(None))
                     return
@@ -327,20 +329,20 @@ class Table:
             self._before_change(slots)
             put(slots, entries)
 
-    def _admit(self, ids: np.ndarray, stamp: int = NEVER, now: int | None = None) -> np.ndarray:
+    def _admit(self, ids: np.ndarray, stamp: int = NEVER, call_number: int | None = None) -> np.ndarray:
         """The slots of ids, which get a row where they have none; -1 for one that finds no room.
 
-        Rows that call `now` looked up stay, and so do those of these ids. A call without a number gets one if it admits.
+        Rows that this call looked up stay, and so do those of these ids. A call without a number gets one if it admits.
         """
-        slots, missing = self._find(ids)
+        slots, missing = self._find_slots(ids)
         if missing:
-            now, unknown = self._next_call() if now is None else now, slots < 0
+            call_number, unknown = self._next_call() if call_number is None else call_number, slots < 0
             new, positions = kernels.unique(ids[unknown])
-            room = self._allocate_slots(new.size, now, slots[~unknown])
+            room = self._allocate_slots(new.size, call_number, slots[~unknown])
             ends = np.empty((room.size, self._width - self._column), np.uint32)
             ends.view(np.int32)[:, 0] = stamp
             ends[:, 1:3] = new[: room.size].view(np.uint32).reshape(-1, 2)
-            ends[:, 3:] = now
+            ends[:, 3:] = call_number
             self._words[room, self._column :] = ends
             self._rows[room, : self._numbers] = self._initial_rows(new[: room.size])
             kernels.insert(self._index, self._words, self._column, room)
@@ -353,9 +355,9 @@ class Table:
     def _replace(self, slots: np.ndarray, block: Any, stamps: np.ndarray, newer: bool) -> None:
         kernels.replace_rows(self._words, self._column, slots, block, stamps, newer)
 
-    _add_up = staticmethod(kernels.add_up)
+    _sum_count = staticmethod(kernels.sum_count)
 
-    def _allocate_slots(self, many: int, now: int, spared: np.ndarray) -> np.ndarray:
+    def _allocate_slots(self, many: int, call_number: int, spared: np.ndarray) -> np.ndarray:
         """Up to `many` slots that hold no row: new ones, and those of evicted rows."""
         count, fresh = self._count, min(many, self._limit - self._count)
         if count + fresh > len(self._words):
@@ -363,30 +365,30 @@ class Table:
         self._count += fresh
         if fresh == many:
             return np.arange(count, count + many)
-        victims = self._victims(count, many - fresh, now, spared)
+        victims = self._victims(count, many - fresh, call_number, spared)
         self._before_change(victims)
         kernels.remove(self._index, self._words, self._column, victims)
         self.evicted += victims.size
         return np.append(np.arange(count, count + fresh), victims)
 
-    def _victims(self, count: int, many: int, now: int, spared: np.ndarray) -> np.ndarray:
-        """Up to `many` of the first slots, in exact least-recently-used order; of rows of one call the least id goes first.
+    def _victims(self, occupied: int, wanted: int, call_number: int, spared: np.ndarray) -> np.ndarray:
+        """Up to `wanted` of the `occupied` slots, in exact least-recently-used order; of rows of one call the least id is first.
 
-        Rows that call `now` looked up stay, and so do the spared. One pass picks about the sixteenth that was looked up longest
+        Rows that this call looked up stay, and so do the spared. One pass picks about the sixteenth that was looked up longest
         ago, which serves until it is used up: a row that is looked up meanwhile has a larger number than all that were picked.
         """
-        touches = self._words[:count, -1]
+        touches = self._words[:occupied, -1]
         for _ in range(2):
             queue = self._queue[touches[self._queue] <= self._cut]
-            free = (touches[queue] != now) & ~np.isin(queue, spared)
-            if free.sum() >= many:
+            free = (touches[queue] != call_number) & ~np.isin(queue, spared)
+            if free.sum() >= wanted:
                 break
-            rest = touches[touches != now]
-            wanted = min(max(many + spared.size, rest.size // 16), rest.size)
-            self._cut = int(np.partition(rest, wanted - 1)[wanted - 1]) if wanted else 0
-            slots = np.flatnonzero((touches <= self._cut) & (touches != now))
-            self._queue = slots[np.lexsort((self._ids(slots), touches[slots]))][:wanted]
-        gone = free & (np.cumsum(free) <= many)
+            rest = touches[touches != call_number]
+            picked = min(max(wanted + spared.size, rest.size // 16), rest.size)
+            self._cut = int(np.partition(rest, picked - 1)[picked - 1]) if picked else 0
+            slots = np.flatnonzero((touches <= self._cut) & (touches != call_number))
+            self._queue = slots[np.lexsort((self._ids(slots), touches[slots]))][:picked]
+        gone = free & (np.cumsum(free) <= wanted)
         self._queue = queue[~gone]
         return queue[gone]
 

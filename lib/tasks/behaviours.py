@@ -63,7 +63,7 @@ def draw_histories(catalogue: Catalogue, taste: np.ndarray, seed: int, first: in
     """Draw a history for each row of `taste`, the probabilities (samples, topics) of a new topic."""
     chances = uniform(seed, "histories", part, first=first, shape=(len(taste), 1 + 4 * (catalogue.length + 1)))
     table = alias_table(catalogue.per_topic, catalogue.exponent)
-    return Histories(*_draw_items(chances, np.cumsum(taste, 1), catalogue.length, catalogue.novelty, *table))
+    return Histories(*_draw_history_items(chances, np.cumsum(taste, 1), catalogue.length, catalogue.novelty, *table))
 
 
 def next_topic_probabilities(catalogue: Catalogue, past: Histories, taste: np.ndarray) -> np.ndarray:
@@ -142,7 +142,7 @@ class WatchStream:
     world: int
     """Seed of the tastes."""
 
-    def draw(
+    def draw_viewers(
         self, size: int, *, seed: int, day: int, first: int = 0, part: object = "train"
     ) -> tuple[np.ndarray, np.ndarray, Histories]:
         """Draw groups, tastes and histories of a day, from place `first` on of the endless stream (seed, part)."""
@@ -160,7 +160,7 @@ def _group_tastes(watch: WatchStream, day: int) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
-def _draw_items(uniform, taste, length, novelty, keep, alias):
+def _draw_history_items(uniform, taste, length, novelty, keep, alias):
     size, topics, per_topic = len(uniform), taste.shape[1], len(keep)
     watched, unrelated = np.empty((size, length), np.int64), np.empty((size, length), np.int64)
     behaviours, next_item = np.empty(size, np.int64), np.empty(size, np.int64)

@@ -34,7 +34,7 @@ class ClickModel(nn.Module):
         return dim
 
     @classmethod
-    def flops(cls, **shape: Any) -> float:
+    def forward_flops(cls, **shape: Any) -> float:
         """Floating-point operations of the forward pass for a sample; by default two for each dense parameter."""
         named = {name: shape[name] for name in signature(cls).parameters if name in shape}
         return 2.0 * sum(parameter.numel() for parameter in cls(**named, seed=0).parameters())
@@ -63,7 +63,7 @@ class DeepFM(ClickModel):
         return dim + 1
 
     @staticmethod
-    def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
+    def forward_flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
         return mlp_flops(fields * dim + dense_features, hidden) + 4 * fields * (dim + 1) + 2 * dense_features
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
@@ -93,7 +93,7 @@ class DLRM(ClickModel):
         self.top = mlp(dim + len(self.pairs), hidden, 1, stream)
 
     @staticmethod
-    def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
+    def forward_flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
         pairs = fields * (fields + 1) // 2
         return mlp_flops(dim + pairs, hidden) + 2 * dim * ((fields + 1) ** 2 + dense_features)
 
@@ -115,7 +115,7 @@ class FFNN(ClickModel):
         self.deep = mlp(fields * dim + dense_features, hidden, tasks, generator(seed), norm=True)
 
     @staticmethod
-    def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int], tasks: int = 1) -> float:
+    def forward_flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int], tasks: int = 1) -> float:
         return mlp_flops(fields * dim + dense_features, hidden, tasks) + 8 * sum(hidden)
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
@@ -139,11 +139,11 @@ class Recurrent(nn.Module):
 
     def forward(self, inputs: Tensor, attention: Tensor) -> Tensor:
         """States (samples, length, width) for inputs (samples, length, inputs) and attention (samples, length)."""
-        learns = torch.is_grad_enabled()  # inside `_Steps` it is always off
-        return _Steps.apply(self.outer(inputs), attention, self.inner.weight, self.inner.bias, learns)
+        learns = torch.is_grad_enabled()  # inside `_AUGRUStates` it is always off
+        return _AUGRUStates.apply(self.outer(inputs), attention, self.inner.weight, self.inner.bias, learns)
 
 
-class _Steps(torch.autograd.Function):
+class _AUGRUStates(torch.autograd.Function):
     """All steps of a sequence, in arrays (length, samples, ...). With r, k, n for a step's reset, keep and new input,
 
         proposal = tanh(n + r * (the state's part of the new)),  update = attention * (1 - k),
@@ -164,10 +164,10 @@ class _Steps(torch.autograd.Function):
         states = outer.new_zeros(length + 1, samples, width)
         inner, gates, proposals, updates = room(3), room(2), room(1), room(1)
         # Views for every step, made before the loop: inside, they would take as long as the arithmetic.
-        outer_gates, new = _by_step(*outer.split((2 * width, width), 2))
-        inner_gates, inner_new = _by_step(*inner.split((2 * width, width), 2))
-        reset, keep = _by_step(*gates.split(width, 2))
-        weighed, whole, gate, proposal, update, state = _by_step(attention, inner, gates, proposals, updates, states)
+        outer_gates, new = _unbind_all(*outer.split((2 * width, width), 2))
+        inner_gates, inner_new = _unbind_all(*inner.split((2 * width, width), 2))
+        reset, keep = _unbind_all(*gates.split(width, 2))
+        weighed, whole, gate, proposal, update, state = _unbind_all(attention, inner, gates, proposals, updates, states)
         onwards = weight.t()
         for step in range(length):
             torch.addmm(bias, state[step], onwards, out=whole[step])
@@ -191,8 +191,8 @@ class _Steps(torch.autograd.Function):
         # Backwards through the steps: the gradient of a state, directly and through the next state.
         whole, of_inner = torch.empty_like(proposals), torch.empty_like(by_inner)
         reached = proposals.new_zeros(samples, width)
-        own, stays, slope, total = _by_step(gradient.transpose(0, 1), 1 - updates, by_inner, whole)
-        parts, flat = _by_step(of_inner, of_inner.flatten(2))
+        own, stays, slope, total = _unbind_all(gradient.transpose(0, 1), 1 - updates, by_inner, whole)
+        parts, flat = _unbind_all(of_inner, of_inner.flatten(2))
         for step in reversed(range(length)):
             torch.add(own[step], reached, out=total[step])
             torch.mul(slope[step], total[step].unsqueeze(1), out=parts[step])
@@ -204,7 +204,7 @@ class _Steps(torch.autograd.Function):
         return of_outer.transpose(0, 1), of_attention, of_weight, of_bias, None
 
 
-def _by_step(*parts: Tensor) -> list[tuple[Tensor, ...]]:
+def _unbind_all(*parts: Tensor) -> list[tuple[Tensor, ...]]:
     return [part.unbind() for part in parts]
 
 
@@ -235,7 +235,7 @@ class DIEN(ClickModel):
         self.deep = mlp(fields * dim + 2 * self.item + dense_features, hidden, 1, stream)
 
     @staticmethod
-    def flops(
+    def forward_flops(
         *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], length: int = 0, parts: int = 1
     ) -> float:
         item = parts * dim
@@ -252,14 +252,14 @@ class DIEN(ClickModel):
         places = torch.arange(self.length, device=vectors.device)
         real = (places < batch.features["behaviours"].unsqueeze(1)).to(vectors.dtype)
         interests = self.interest(history, real)
-        final = self.evolution(interests, self._attend(interests, target, real))[:, -1]
+        final = self.evolution(interests, self._attention_weights(interests, target, real))[:, -1]
         logits = self.deep(torch.cat((profile, target, final, batch.features["dense"]), 1))
         return torch.cat((logits, self._auxiliary(interests, history, others, real).unsqueeze(1)), 1)
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
         return super().loss(batch, scores[:, 0]) + self.auxiliary * scores[:, 1].mean()
 
-    def _attend(self, interests: Tensor, target: Tensor, real: Tensor) -> Tensor:
+    def _attention_weights(self, interests: Tensor, target: Tensor, real: Tensor) -> Tensor:
         """Softmax of the interests' products with the target over the real behaviours; zeros without behaviours."""
         scores = (interests @ self.attention(target).unsqueeze(2)).squeeze(2)
         weights = torch.exp(scores - scores.max(1, keepdim=True).values) * real

@@ -19,7 +19,7 @@ from lib.tasks.clicks_stream import FIELD_SHIFT, ClickDistribution, Clicks, Clic
 from lib.tasks.flat_model import Batch, share_ids
 from lib.tasks.layers import use_fixed_moments
 from lib.tasks.prepared_datasets import read_clicks
-from lib.tasks.workload import Network, TableSpec, Workload, build_network, dense_parameters, resolve_network
+from lib.tasks.workload import Network, TableSpec, Workload, build_with_accepted, dense_parameters, resolve_network
 
 MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": FFNN, "dien": DIEN}
 
@@ -73,7 +73,7 @@ class ClickThrough(ClickDistribution, Workload):
     """Samples of the evaluation."""
 
     def __post_init__(self):
-        object.__setattr__(self, "network", resolve_network(self.network, MODELS, ClickModel, self.title))
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, ClickModel, self.name_in_errors))
         if max(self.vocabularies or (self.vocabulary,)) * self.copies > 1 << FIELD_SHIFT:
             self._reject("copies", f"so few that vocabulary * copies is at most 2^{FIELD_SHIFT}")
         for option in ("vocabularies", "pooling"):
@@ -92,7 +92,7 @@ class ClickThrough(ClickDistribution, Workload):
         return {TABLE: TableSpec(self._model_class.width(self.dim), self.scale, self._pooling)}
 
     def model(self, seed: int) -> ClickModel:
-        return build_network(self._model_class, **self._shape, seed=seed)
+        return build_with_accepted(self._model_class, **self._shape, seed=seed)
 
     def day(self, place: int) -> int:
         return self.clicks.day(place) if self.data else super().day(place)
@@ -110,8 +110,8 @@ class ClickThrough(ClickDistribution, Workload):
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""
-        flops = 3 * self.batch_size * self._model_class.flops(**self._shape)
-        rows = self.batch_size * self._columns * self._model_class.width(self.dim)
+        flops = 3 * self.batch_size * self._model_class.forward_flops(**self._shape)
+        rows = self.batch_size * self._ids_per_sample * self._model_class.width(self.dim)
         return Work(flops=flops, bytes=4.0 * 3 * (rows + dense_parameters(self)))
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
@@ -128,7 +128,7 @@ class ClickThrough(ClickDistribution, Workload):
         ceiling = {} if held_out.truth is None else {"auc_ceiling": held_out.ceiling}
         return metrics.click_metrics(held_out.batch.labels, logits, held_out.truth) | ceiling
 
-    def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
+    def log_loss_and_label_sums(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
         scores = self._model_class.logits(scores).astype(np.float64)
         if self._labels > 1:
             labels, scores = labels[:, 0], scores[:, 0]
@@ -177,7 +177,7 @@ class ClickThrough(ClickDistribution, Workload):
         return self.clicks.pooling if self.data else self.pooling
 
     @property
-    def _columns(self) -> int:
+    def _ids_per_sample(self) -> int:
         """Ids of a sample."""
         shape = self._shape
         return sum(self._pooling or (shape["fields"],)) + (2 * (1 + 2 * shape["length"]) if self._uses_history else 0)

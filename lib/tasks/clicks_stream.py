@@ -127,7 +127,7 @@ class ClickStream(ClickDistribution):
         return clicks
 
     def _sample(self, truth: Teacher, size: int, seed: int, first: int, part: object) -> Clicks:
-        rows, pooling, columns = self._columns
+        rows, pooling, columns = self._draw_layout
         numbers = self._uniform(seed, part, first, (size, columns))
         return Clicks(*_fill_samples(numbers, *_alias_tables(self.sizes, self.exponent), rows, pooling, *truth))
 
@@ -136,7 +136,7 @@ class ClickStream(ClickDistribution):
         return uniform(seed, "clicks", part, first=first, shape=shape)
 
     @functools.cached_property
-    def _columns(self) -> tuple[np.ndarray, np.ndarray, int]:
+    def _draw_layout(self) -> tuple[np.ndarray, np.ndarray, int]:
         """Where each field's ids begin in the weights, the ids of a sample in each field, and the random numbers of a sample."""
         pooling = np.array(self.pooling or (1,) * self.fields)
         return np.cumsum([0, *self.sizes[:-1]]), pooling, int(pooling.sum()) + self.dense_features + 1
@@ -241,7 +241,7 @@ class HashedClicks(ClickStream):
     """The same distribution with other samples: random numbers are hashes (splitmix64) of their places, which is 5x faster."""
 
     def _uniform(self, seed: int, part: object, first: int, shape: tuple[int, int]) -> np.ndarray:
-        return _hashed(_key(seed, part), first * shape[1], *shape)
+        return _uniform_numbers(_key(seed, part), first * shape[1], *shape)
 
 
 @functools.lru_cache(maxsize=64)
@@ -250,7 +250,7 @@ def _key(seed: int, part: object) -> np.uint64:
 
 
 @njit(float64[:, ::1](uint64, int64, int64, int64), nogil=True, cache=True)
-def _hashed(key, place, samples, columns):
+def _uniform_numbers(key, place, samples, columns):
     """Numbers in [0, 1) with 53 bits, from a place of the stream on."""
     numbers = np.empty((samples, columns))
     state = key + np.uint64(place) * GOLDEN

@@ -80,7 +80,7 @@ class Batch:
         )
 
     @property
-    def arrays(self) -> list[Any]:
+    def non_id_arrays(self) -> list[Any]:
         """All arrays but the ids."""
         return [*self.where.values(), *self.features.values(), *([] if self.labels is None else [self.labels])]
 
@@ -122,12 +122,12 @@ MAX_CACHED = 1 << 27
 """Ids and places that are cached for one stream: a gigabyte."""
 
 
-class SizedBatches:
+class PhantomBatches:
     """The ids of a workload's batches, drawn once for all timing runs, and the size of their content."""
 
-    def __init__(self, workload: Any, seed: int, places: bool):
-        """`places`: cache `Batch.where` too, which some wire formats send."""
-        self._workload, self._seed, self._places = workload, seed, places
+    def __init__(self, workload: Any, seed: int, keep_where: bool):
+        """`keep_where`: cache `Batch.where` too, which some wire formats send."""
+        self._workload, self._seed, self._keep_where = workload, seed, keep_where
         self._drawn: dict[tuple[int, int], Batch] = {}
         self._cached = 0
 
@@ -136,7 +136,7 @@ class SizedBatches:
         drawn = self._drawn.get((first, size))
         if drawn is None:
             drawn = self._workload.draw(self._seed, first, size, index)
-            where, whole = drawn.where if self._places else {}, nbytes(drawn)
+            where, whole = drawn.where if self._keep_where else {}, nbytes(drawn)
             drawn = replace(drawn, where=where, features={}, labels=None)
             drawn = replace(drawn, ballast=phantom(whole - nbytes(drawn), kind=np.uint8))
             many = sum(array.size for arrays in (drawn.ids, where) for array in arrays.values())
@@ -146,13 +146,14 @@ class SizedBatches:
         return drawn if drawn.index == index else replace(drawn, index=index)
 
 
-_sized_batches = functools.lru_cache(maxsize=4)(SizedBatches)
+_phantom_batches = functools.lru_cache(maxsize=4)(PhantomBatches)
 
 
-def sized_batches(workload: Any, seed: int, places: bool = False) -> SizedBatches:
+def phantom_batches(workload: Any, seed: int, keep_where: bool = False) -> PhantomBatches:
     """The sized batches of a stream, shared by all runs on it, whatever their optimisers."""
     plain = SGD(lr=1.0)
-    return _sized_batches(replace(workload, dense_optimizer=plain, row_optimizer=plain, lr_milestones=()), seed, places)
+    workload = replace(workload, dense_optimizer=plain, row_optimizer=plain, lr_milestones=())
+    return _phantom_batches(workload, seed, keep_where)
 
 
 OnBucket = Callable[[int, Any], None]
@@ -256,7 +257,7 @@ class FlatModel:
         `on_bucket(k, part)` is called with each bucket of the gradient as soon as the backward pass completes it.
         """
         if self._own_gradients:
-            return self._compiled_step(batch, rows, buckets, on_bucket)
+            return self._step_by_hand(batch, rows, buckets, on_bucket)
         blocks = {table: self._upload(tensor(block)) for table, block in rows.items()}
         there = self.launch(batch.to(self.device), blocks, buckets, on_bucket)
         down = (table for table, block in rows.items() if not isinstance(block, DeviceArray))
@@ -273,7 +274,7 @@ class FlatModel:
     ) -> StepResult:
         """Compute the same for a batch and rows on the device; the result stays there."""
         if self._own_gradients:
-            host = self._compiled_step(batch, rows, buckets, on_bucket)
+            host = self._step_by_hand(batch, rows, buckets, on_bucket)
             of_rows = {table: torch.from_numpy(each) for table, each in host.rows.items()}
             return replace(host, loss=torch.tensor(host.loss), rows=of_rows, scores=torch.from_numpy(host.scores))
         blocks = {table: block.detach().requires_grad_() for table, block in rows.items()}
@@ -294,7 +295,7 @@ class FlatModel:
             statistics=None if before is None else self.vector[self.size :] - before,
         )
 
-    def _compiled_step(
+    def _step_by_hand(
         self, batch: Batch, rows: Mapping[str, Any], buckets: Sequence[slice], on_bucket: OnBucket | None
     ) -> StepResult:
         loss, gradient, of_rows, scores = self._own_gradients(self.vector.numpy(), batch, rows)
@@ -309,7 +310,7 @@ class FlatModel:
             if name not in before or before[name][0] is not buffer or before[name][1] != version:
                 raise BadOption(
                     f"the model's buffer {name!r} changes in a step: it would differ from worker to worker, and no evaluation "
-                    "would see it; lib.tasks.layers.Norm normalises batches without running statistics, and those that are "
+                    "would see it; lib.tasks.layers.BatchNorm normalises batches without running statistics, and those that are "
                     "called running_mean and running_var are part of what a replica holds"
                 )
         self._buffers = None
@@ -348,7 +349,7 @@ class CapturedModel(FlatModel):
         self._steps: dict[tuple, Callable[..., StepResult] | None] = {}
 
     def launch(self, batch: Batch, rows: Mapping[str, Tensor], *buckets: Any) -> StepResult:
-        form = batch.size, *(each.shape for each in batch.arrays), *(padded_size(len(each)) for each in rows.values())
+        form = batch.size, *(x.shape for x in batch.non_id_arrays), *(padded_size(len(x)) for x in rows.values())
         if step := self._steps.get(form):
             return step(batch, rows, *buckets)
         start, again = self.vector.clone(), form in self._steps
@@ -369,7 +370,7 @@ class CapturedModel(FlatModel):
         run = partial(super().launch, held, padded)
 
         def step(batch: Batch, rows: Mapping[str, Tensor], buckets: Any = (), on_bucket: Any = None) -> StepResult:
-            for mine, theirs in zip(held.arrays, batch.arrays, strict=True):
+            for mine, theirs in zip(held.non_id_arrays, batch.non_id_arrays, strict=True):
                 mine.copy_(theirs)
             for name, each in rows.items():
                 padded[name][: len(each)].copy_(each)

@@ -28,7 +28,7 @@ from lib.tasks.flat_model import Batch, tensor
 from lib.tasks.layers import Linear, generator
 from lib.tasks.prepared_datasets import Partitions, training_rows
 from lib.tasks.sampling import epoch_rows, zipf_probabilities
-from lib.tasks.workload import Network, TableSpec, Workload, build_network, resolve_network
+from lib.tasks.workload import Network, TableSpec, Workload, build_with_accepted, resolve_network
 
 _CHUNK = 1024  # heads or queries scored at once, which bounds the memory
 _SCORED = 16_384  # most entities that they are scored against; of more entities, each chunk draws so many
@@ -85,18 +85,18 @@ class Graph:
             found.append((keys[order], triples[order, side]))
         return tuple(found)
 
-    def sample_neighbours(
-        self, entities: np.ndarray, count: int, generator: np.random.Generator
+    def distinct_neighbours(
+        self, entities: np.ndarray, at_most: int, generator: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sample up to `count` neighbours of each entity without replacement: (entities, count), and the number of each row.
+        """Sample up to `at_most` neighbours of each entity without replacement: (entities, at_most), and the number of each row.
 
         Neighbours are those of the training triples, without directions or relations. The places after an entity's neighbours
         repeat the entity itself.
         """
-        return _sample_without_replacement(entities, generator.random((len(entities), count)), *self._adjacency)
+        return _sample_neighbours(entities, generator.random((len(entities), at_most)), *self._neighbours_and_starts)
 
     @functools.cached_property
-    def _adjacency(self) -> tuple[np.ndarray, np.ndarray]:
+    def _neighbours_and_starts(self) -> tuple[np.ndarray, np.ndarray]:
         """All entities' neighbours, and where each entity's begin."""
         ends = np.concatenate((self.train[:, [0, 2]], self.train[:, [2, 0]]))
         order = np.argsort(ends[:, 0], kind="stable")
@@ -194,12 +194,12 @@ def _tails(entities: np.ndarray, queries: np.ndarray, uniform: np.ndarray) -> np
 
 
 @numba.njit(cache=True, nogil=True)
-def _sample_without_replacement(entities, uniform, others, first):
+def _sample_neighbours(entities, uniform, neighbours, offsets):
     size, count = uniform.shape
     chosen, degrees = np.empty((size, count), np.int64), np.empty(size, np.int64)
     places = np.empty(count, np.int64)
     for n in range(size):
-        begin, there = first[entities[n]], first[entities[n] + 1] - first[entities[n]]
+        begin, there = offsets[entities[n]], offsets[entities[n] + 1] - offsets[entities[n]]
         degrees[n] = min(there, count)
         for k in range(degrees[n]):
             if there <= count:
@@ -213,7 +213,7 @@ def _sample_without_replacement(entities, uniform, others, first):
                         place = last
                         break
                 places[k] = place
-            chosen[n, k] = others[begin + places[k]]
+            chosen[n, k] = neighbours[begin + places[k]]
         for k in range(degrees[n], count):
             chosen[n, k] = entities[n]
     return chosen, degrees
@@ -344,7 +344,7 @@ class LinkPrediction(GraphDistribution, Workload):
     """Entities to rank against, drawn as negatives are, as Marius does on large graphs; None: all."""
 
     def __post_init__(self):
-        object.__setattr__(self, "network", resolve_network(self.network, MODELS, DistMult, self.title))
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, DistMult, self.name_in_errors))
         if 2 * (self.triples + self.evaluation_triples) > self.entities**2 * self.relations:
             self._reject("triples", "at most half of the possible ones (entities^2 * relations)")
 
@@ -353,7 +353,7 @@ class LinkPrediction(GraphDistribution, Workload):
 
     def model(self, seed: int) -> DistMult:
         shape = {"relations": self.graph.kinds, "dim": self.dim, "neighbours": self.neighbours}
-        return build_network(self._model_class, **shape, seed=seed)
+        return build_with_accepted(self._model_class, **shape, seed=seed)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         graph = self.graph
@@ -362,7 +362,7 @@ class LinkPrediction(GraphDistribution, Workload):
         negatives = graph.draw_negatives(self.negatives, self.by_degree, stream(seed, "negatives", first))
         ids, features = np.concatenate((head, tail, negatives)), {"relation": np.ascontiguousarray(relation)}
         if self._samples_neighbours:
-            near, features["degree"] = graph.sample_neighbours(ids, self.neighbours, stream(seed, "near", first))
+            near, features["degree"] = graph.distinct_neighbours(ids, self.neighbours, stream(seed, "near", first))
             ids = np.concatenate((ids, near.ravel()))
         return Batch.of(index=index, size=size, raw={TABLE: ids}, features=features)
 
@@ -451,7 +451,7 @@ def _held_out_data(workload: LinkPrediction) -> _HeldOutTriples:
         drawn = np.isin(candidates, picked)
     ids, near, degree = candidates, np.empty(0, np.int64), np.empty(0, np.int64)
     if workload._samples_neighbours:
-        near, degree = truth.sample_neighbours(candidates, workload.neighbours, stream(workload.world, "near"))
+        near, degree = truth.distinct_neighbours(candidates, workload.neighbours, stream(workload.world, "near"))
         ids = np.union1d(candidates, near)
         near = np.searchsorted(ids, near.ravel())
     return _HeldOutTriples(triples, candidates, drawn, ids, np.searchsorted(ids, candidates), near, degree)

@@ -40,7 +40,7 @@ class Conv(nn.Conv2d):
         nn.init.normal_(self.weight, 0, math.sqrt(2 / (inputs * size**2)), generator=stream)
 
 
-class Norm(nn.Module):
+class BatchNorm(nn.Module):
     """Batch normalisation without running statistics, so that a training step depends only on its arguments.
 
     It normalises by the mean and variance of the batch; inside `use_fixed_moments`, by those of the batches passed there.
@@ -57,7 +57,7 @@ class Norm(nn.Module):
         if self.fixed:
             return F.batch_norm(inputs, *self.fixed, self.weight, self.bias)
         if self.sums:
-            self.sums = tuple(a + b for a, b in zip(self.sums, _moments(inputs.detach()), strict=True))
+            self.sums = tuple(a + b for a, b in zip(self.sums, _power_sums(inputs.detach()), strict=True))
         if inputs.numel() == len(self.weight):  # one value has no spread; torch refuses to normalise it
             shape = (-1, *(1,) * (inputs.ndim - 2))
             return 0 * inputs + self.bias.view(shape)
@@ -66,11 +66,12 @@ class Norm(nn.Module):
 
 @contextmanager
 def use_fixed_moments(model: nn.Module, forward: Callable[[], object]) -> Iterator[None]:
-    """A context in which each Norm uses fixed moments: those of the training batches that `forward()` passes through the model.
+    """A context in which each BatchNorm uses fixed moments: those of the training batches that `forward()` passes through the
+    model.
 
     These are the moments at the parameters that are evaluated, not an average over earlier parameters.
     """
-    norms = [module for module in model.modules() if isinstance(module, Norm)]
+    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
     try:
         for norm in norms:
             norm.sums = (0.0, torch.zeros_like(norm.bias), torch.zeros_like(norm.bias))
@@ -86,7 +87,7 @@ def use_fixed_moments(model: nn.Module, forward: Callable[[], object]) -> Iterat
             norm.sums = norm.fixed = None
 
 
-def _moments(inputs: Tensor) -> tuple[float, Tensor, Tensor]:
+def _power_sums(inputs: Tensor) -> tuple[float, Tensor, Tensor]:
     """The number of values of a channel, their sums, and the sums of their squares."""
     values = inputs.transpose(0, 1).flatten(1)
     return values.shape[1], values.sum(1), values.square().sum(1)
@@ -98,7 +99,7 @@ def mlp(
     """Linear layers with ReLU between them, and with `norm` batch normalisation before each ReLU; the last layer is linear."""
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [Linear(inputs, width, stream), *([Norm(width)] if norm else []), nn.ReLU()]
+        layers += [Linear(inputs, width, stream), *([BatchNorm(width)] if norm else []), nn.ReLU()]
         inputs = width
     return nn.Sequential(*layers, Linear(inputs, outputs, stream))
 

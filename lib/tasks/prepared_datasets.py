@@ -129,9 +129,9 @@ class PreparedClicks(Partitions):
 _BLOCK = 1 << 16  # rows that are shuffled together, so that a batch touches few pages of a large file
 
 
-def digest(path: str) -> str:
+def manifest_digest(folder: str) -> str:
     """A hash of the folder's manifest, which has the digest of every file; "" without a manifest."""
-    manifest = Path(path) / "manifest.json"
+    manifest = Path(folder) / "manifest.json"
     return hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else ""
 
 
@@ -263,7 +263,7 @@ def _within_block(rows: int, seed: int, epoch: int, day: int, block: int) -> np.
     return stream(seed, "rows", epoch, day, block).permutation(rows)
 
 
-def split_parts(path: str, parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:
+def train_and_test_columns(path: str, parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:
     """The columns to train on and the columns to evaluate."""
     if test in parts and train in parts:
         return parts[train], parts[test]

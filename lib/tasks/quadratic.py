@@ -58,7 +58,7 @@ class QuadraticBowl(Workload):
     """Seed of A and w*, apart from the runs' seed."""
 
     def model(self, seed: int) -> Quadratic:
-        matrix, optimum = _problem(self.dim, self.condition, self.world)
+        matrix, optimum = _matrix_and_optimum(self.dim, self.condition, self.world)
         start = stream(seed, "model").standard_normal(self.dim)
         values = {"matrix": matrix, "optimum": optimum, "start": start}
         return Quadratic(**{name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()})
@@ -76,7 +76,7 @@ class QuadraticBowl(Workload):
         self, model: Quadratic, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """`loss` is f(w) - f(w*), `squared` its gradient's squared norm, `distance` the Euclidean distance from the optimum."""
-        matrix, optimum = _problem(self.dim, self.condition, self.world)
+        matrix, optimum = _matrix_and_optimum(self.dim, self.condition, self.world)
         error = model.weights.detach().cpu().numpy() - optimum
         slope = matrix @ error
         loss, squared = float(0.5 * error @ slope), float(slope @ slope)
@@ -84,9 +84,9 @@ class QuadraticBowl(Workload):
 
 
 @functools.lru_cache(maxsize=8)
-def _problem(dim: int, condition: float, world: int) -> tuple[np.ndarray, np.ndarray]:
+def _matrix_and_optimum(dim: int, condition: float, world_seed: int) -> tuple[np.ndarray, np.ndarray]:
     """A and w*."""
-    generator = stream(world, "quadratic")
+    generator = stream(world_seed, "quadratic")
     basis, _ = np.linalg.qr(generator.standard_normal((dim, dim)))
     eigenvalues = np.geomspace(1 / condition, 1, dim)
     return (basis * eigenvalues) @ basis.T, generator.standard_normal(dim)

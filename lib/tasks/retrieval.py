@@ -123,7 +123,7 @@ class NextItem(Workload):
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         parts = [
-            self._watch.draw(many, seed=seed, day=day, first=place)
+            self._watch.draw_viewers(many, seed=seed, day=day, first=place)
             for day, place, many in self.split_by_day(first, size)
         ]
         groups, _, pasts = zip(*parts, strict=True)
@@ -136,7 +136,7 @@ class NextItem(Workload):
             index=index,
             day=self.day(first),
             size=size,
-            raw={TABLE: _places(group, past), ITEM: items},
+            raw={TABLE: _lookup_ids(group, past), ITEM: items},
             features={
                 "behaviours": past.behaviours,
                 "log_chance": np.log(self._catalogue.probabilities())[items].astype(np.float32),
@@ -169,7 +169,7 @@ class NextItem(Workload):
         above = _share_below(scores)
         return {
             "auc": float(above[:, 0].mean()),
-            "expected_auc": _expected(above, held_out.truth),
+            "expected_auc": _expected_auc(above, held_out.truth),
             "auc_ceiling": held_out.ceiling,
             "hit_1": float(np.mean(above[:, 0] == 1)),
         }
@@ -195,15 +195,15 @@ class _HeldOutUsers(NamedTuple):
 def _held_out_data(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers:
     size, catalogue = workload.evaluation_samples, workload._catalogue
     day = workload.days if day is None else day
-    group, taste, past = workload._watch.draw(size, seed=seed, day=day, part=f"evaluation {day}")
+    group, taste, past = workload._watch.draw_viewers(size, seed=seed, day=day, part=f"evaluation {day}")
     others = stream(seed, "others", day).integers(catalogue.items, size=(size, workload.evaluation_negatives))
     items = np.concatenate((past.next_item[:, None], others), 1)
     topics = next_topic_probabilities(catalogue, past, taste)
     truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.probabilities()[items]
-    raw = {TABLE: _places(group, past), ITEM: items.ravel()}
+    raw = {TABLE: _lookup_ids(group, past), ITEM: items.ravel()}
     batch = Batch.of(index=0, day=day, size=size, raw=raw, features={"behaviours": past.behaviours})
     truth /= truth.sum(1, keepdims=True)
-    return _HeldOutUsers(batch, truth, _expected(_share_below(truth), truth))
+    return _HeldOutUsers(batch, truth, _expected_auc(_share_below(truth), truth))
 
 
 def _share_below(scores: np.ndarray) -> np.ndarray:
@@ -212,9 +212,9 @@ def _share_below(scores: np.ndarray) -> np.ndarray:
     return ((one > other).sum(2) + 0.5 * ((one == other).sum(2) - (scores == scores))) / (scores.shape[1] - 1)
 
 
-def _expected(above: np.ndarray, truth: np.ndarray) -> float:
-    return float((above * truth).sum(1).mean())
+def _expected_auc(share_below: np.ndarray, truth: np.ndarray) -> float:
+    return float((share_below * truth).sum(1).mean())
 
 
-def _places(group: np.ndarray, past: Histories) -> np.ndarray:
+def _lookup_ids(group: np.ndarray, past: Histories) -> np.ndarray:
     return np.concatenate(((group | 1 << FIELD_SHIFT)[:, None], past.watched), 1)

@@ -74,15 +74,15 @@ def _build_alias_table(chances):
     return keep, alias
 
 
-def epoch_rows(seed: int, first: int, size: int, count: int) -> np.ndarray:
-    """The samples at places `first` .. `first + size` of an endless stream over `count` samples.
+def epoch_rows(seed: int, first: int, size: int, dataset_size: int) -> np.ndarray:
+    """The samples at places `first` .. `first + size` of an endless stream over a data set of `dataset_size` samples.
 
     An epoch has each sample once, in an order that belongs to (seed, epoch). A batch may end one epoch and begin the next.
     """
-    epochs = range(first // count, (first + size - 1) // count + 1)
-    orders = [_permutation(seed, epoch, count) for epoch in epochs]
+    epochs = range(first // dataset_size, (first + size - 1) // dataset_size + 1)
+    orders = [_permutation(seed, epoch, dataset_size) for epoch in epochs]
     order = orders[0] if len(orders) == 1 else np.concatenate(orders)
-    return order[first % count :][:size]
+    return order[first % dataset_size :][:size]
 
 
 @functools.lru_cache(maxsize=16)

@@ -29,7 +29,7 @@ from lib.store.optim import SGD, Adam, Optimizer
 from lib.streams import stream
 from lib.tasks.flat_model import Batch
 from lib.tasks.layers import generator
-from lib.tasks.prepared_datasets import Partitions, split_parts
+from lib.tasks.prepared_datasets import Partitions, train_and_test_columns
 from lib.tasks.sampling import epoch_rows
 from lib.tasks.workload import Workload, dense_parameters
 
@@ -176,7 +176,7 @@ def read_questions(path: str) -> tuple[list[Question], list[Question]]:
             columns = (table[name].to_pylist() for name in ("question", "context", "answers", "starts"))
             rows += [Question(q, c, tuple(a), s[0]) for q, c, a, s in zip(*columns, strict=True)]
         parts[split] = (rows,)
-    (train,), (test,) = split_parts(path, parts, "train", "dev")
+    (train,), (test,) = train_and_test_columns(path, parts, "train", "dev")
     return train, test
 
 
@@ -395,7 +395,7 @@ class Answers(Workload):
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         if not self.data:
-            return _batch(self.synthetic(size, seed=seed, first=first)[0], index)
+            return _batch(self.draw_with_bayes_accuracy(size, seed=seed, first=first)[0], index)
         pool = _encoded_questions(self).questions
         rows = epoch_rows(seed, first, size, len(pool.tokens))
         return _batch(Questions(*(part[rows] for part in pool)), index)
@@ -416,7 +416,7 @@ class Answers(Workload):
         pool = held_out.questions
         scores = [model(part, rows).cpu().numpy() for part in _batch(pool, 0).parts(_CHUNK)]
         spans = best_spans(np.concatenate(scores), held_out.begins, pool.sizes)
-        given = [held_out.read(row, *span) for row, span in enumerate(spans.tolist())]
+        given = [held_out.answer_words(row, *span) for row, span in enumerate(spans.tolist())]
         pairs = list(zip(given, held_out.right, strict=True))
         result = {
             "em": float(np.mean([exact_match(*pair) for pair in pairs])),
@@ -424,7 +424,7 @@ class Answers(Workload):
         }
         return result if held_out.ceiling is None else result | {"em_ceiling": held_out.ceiling}
 
-    def synthetic(self, size: int, *, seed: int, first: object) -> tuple[Questions, np.ndarray]:
+    def draw_with_bayes_accuracy(self, size: int, *, seed: int, first: object) -> tuple[Questions, np.ndarray]:
         """Draw synthetic questions, and for each the probability that the best possible answer is correct.
 
         A question names a kind of words, and the answer is the stretch of such words in the passage. The passage has slots. Some
@@ -472,12 +472,12 @@ class _HeldOutQuestions(NamedTuple):
     texts: list[tuple[str, list[tuple[int, int]]]] | None
     """The passage of each real question, and where its words begin and end."""
 
-    def read(self, row: int, first: int, last: int) -> list:
+    def answer_words(self, sample: int, first: int, last: int) -> list:
         """The words between two places of a sample."""
         if self.texts is None:
-            return self.questions.tokens[row, first : last + 1].tolist()
-        passage, places = self.texts[row]
-        begin = int(self.begins[row])
+            return self.questions.tokens[sample, first : last + 1].tolist()
+        passage, places = self.texts[sample]
+        begin = int(self.begins[sample])
         return normalise_answer(passage[places[first - begin][0] : places[last - begin][1]])
 
 
@@ -485,7 +485,7 @@ class _HeldOutQuestions(NamedTuple):
 def _held_out_data(workload: Answers, seed: int) -> _HeldOutQuestions:
     if not workload.data:
         size = workload.evaluation_samples
-        questions, chance = workload.synthetic(size, seed=seed, first="evaluation")
+        questions, chance = workload.draw_with_bayes_accuracy(size, seed=seed, first="evaluation")
         spans = questions.spans.tolist()
         right = [[row[a : b + 1].tolist()] for row, (a, b) in zip(questions.tokens, spans, strict=True)]
         return _HeldOutQuestions(questions, np.full(size, 3), right, float(chance.mean()), None)

@@ -25,10 +25,10 @@ from lib.options.checked import Count, Natural, NotNegative, Text
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
 from lib.tasks.flat_model import Batch
-from lib.tasks.layers import Conv, Linear, Norm, generator, use_fixed_moments
-from lib.tasks.prepared_datasets import Partitions, split_parts
+from lib.tasks.layers import BatchNorm, Conv, Linear, generator, use_fixed_moments
+from lib.tasks.prepared_datasets import Partitions, train_and_test_columns
 from lib.tasks.sampling import epoch_rows
-from lib.tasks.workload import Network, Workload, build_network, dense_parameters, resolve_network
+from lib.tasks.workload import Network, Workload, build_with_accepted, dense_parameters, resolve_network
 
 _COARSE = 4  # side in pixels of the noise from which a class's pattern is enlarged
 _PAD = 4  # pixels by which a real image may move
@@ -138,11 +138,11 @@ def read_images(path: str, side: int) -> RealImages:
         return RealImages(train, train.labels, test, test.labels, len(found.manifest["classes"]))
     label, classes = list(found.manifest["classes"].items())[-1]
     parts = {name: (found.take(name, "images"), found.take(name, label).astype(np.int64)) for name in found.names}
-    train, test = split_parts(path, parts, "train", "test")
+    train, test = train_and_test_columns(path, parts, "train", "test")
     return RealImages(*train, *test, classes)
 
 
-NormFactory = Callable[[int], nn.Module]
+NormType = Callable[[int], nn.Module]
 """Makes a normalisation for a number of channels."""
 
 
@@ -176,7 +176,7 @@ class WideResNet(Classifier):
         classes: int,
         channels: int = 3,
         weight_decay: float = 0.0,
-        norm: NormFactory = Norm,
+        norm: NormType = BatchNorm,
         seed: int,
     ):
         super().__init__(weight_decay)
@@ -200,7 +200,7 @@ class WideResNet(Classifier):
 class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions, each after a normalisation and a ReLU, around an identity or a 1 x 1 convolution."""
 
-    def __init__(self, inputs: int, outputs: int, stream: torch.Generator, norm: NormFactory, *, stride: int):
+    def __init__(self, inputs: int, outputs: int, stream: torch.Generator, norm: NormType, *, stride: int):
         super().__init__()
         self.norms = nn.ModuleList([norm(inputs), norm(outputs)])
         self.convs = nn.ModuleList([Conv(inputs, outputs, 3, stream, stride=stride), Conv(outputs, outputs, 3, stream)])
@@ -217,7 +217,7 @@ class WideResNet50(Classifier):
     """WRN-50-width for ImageNet: ResNet-50 (He et al., 2016) whose 3 x 3 convolutions are `width` times as wide."""
 
     def __init__(
-        self, *, width: int = 2, classes: int = 1000, weight_decay: float = 0.0, norm: NormFactory = Norm, seed: int
+        self, *, width: int = 2, classes: int = 1000, weight_decay: float = 0.0, norm: NormType = BatchNorm, seed: int
     ):
         super().__init__(weight_decay)
         stream = generator(seed)
@@ -240,9 +240,7 @@ class WideResNet50(Classifier):
 class Bottleneck(nn.Module):
     """1 x 1, 3 x 3 and 1 x 1 convolutions, each before a normalisation; the ReLU of the last comes after the addition."""
 
-    def __init__(
-        self, inputs: int, middle: int, outputs: int, stream: torch.Generator, norm: NormFactory, *, stride: int
-    ):
+    def __init__(self, inputs: int, middle: int, outputs: int, stream: torch.Generator, norm: NormType, *, stride: int):
         super().__init__()
         self.convs = nn.ModuleList(
             [
@@ -335,7 +333,7 @@ class ImageClasses(Workload):
     """Most images of the evaluation."""
 
     def __post_init__(self):
-        object.__setattr__(self, "network", resolve_network(self.network, MODELS, Classifier, self.title))
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, Classifier, self.name_in_errors))
         if self.network == "wrn" and (self.depth < 8 or self.depth % 6 != 2):
             self._reject("depth", "6 n + 2 layers: 8, 14, 20, 26, ...")
         if not self.noise:
@@ -344,14 +342,14 @@ class ImageClasses(Workload):
     def model(self, seed: int) -> Classifier:
         real = self.data and self._real
         classes, channels = (real.classes, real.train.shape[1]) if real else (self.classes, self.channels)
-        return build_network(
+        return build_with_accepted(
             MODELS.get(self.network, self.network),
             depth=self.depth,
             width=self.width,
             classes=classes,
             channels=channels,
             weight_decay=self.weight_decay,
-            norm=nn.BatchNorm2d if self.norm == "running" else Norm,
+            norm=nn.BatchNorm2d if self.norm == "running" else BatchNorm,
             seed=seed,
         )
 

@@ -15,7 +15,7 @@ from torch import nn
 from lib.cluster.spec import Work
 from lib.errors import BadField, BadOption
 from lib.options.checked import Checked, Count, Positive, Share, show_value
-from lib.options.registry import is_user_code, load_user_code
+from lib.options.registry import is_user_file, load_from_user_file
 from lib.store.optim import Optimizer
 from lib.tasks.flat_model import Batch, FlatModel, pool, tensor
 
@@ -66,7 +66,7 @@ class Workload(Checked, ABC):
         return f"workload {cls.name!r}"
 
     @property
-    def title(self) -> str:
+    def name_in_errors(self) -> str:
         """What errors call it: a registered name may stand for a class with other options."""
         return f"workload {self.name!r}"
 
@@ -79,7 +79,7 @@ class Workload(Checked, ABC):
         """Table -> its rows; empty for a workload without sparse features."""
         return {}
 
-    def rate_at(self, sample: float) -> float:
+    def lr_factor_at(self, sample: float) -> float:
         """The factor of both learning rates at a place of the pass."""
         return self.lr_gamma ** sum(sample >= share * self.samples for share in self.lr_milestones)
 
@@ -143,7 +143,7 @@ class Workload(Checked, ABC):
     def _refuse_days(self) -> NoReturn:
         raise BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
 
-    def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
+    def log_loss_and_label_sums(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
         """Sum of the log loss and sum of the labels, for a batch with binary labels; None for other workloads."""
         return None
 
@@ -169,21 +169,22 @@ def fresh_model(workload: Workload, seed: int) -> FlatModel:
     before = _global_random_states()
     module = workload.model(seed)
     if not isinstance(module, torch.nn.Module):
-        raise BadOption(f"{workload.title}: model must return a torch.nn.Module, not {show_value(module)}")
+        raise BadOption(f"{workload.name_in_errors}: model must return a torch.nn.Module, not {show_value(module)}")
     model = FlatModel(module)
     if _global_random_states() != before and not torch.equal(model.vector, FlatModel(workload.model(seed)).vector):
         raise BadOption(
-            f"{workload.title}: model(seed={seed}) gives another model each time; the layers of lib.tasks.layers take a "
+            f"{workload.name_in_errors}: model(seed={seed}) gives another model each time; the layers of lib.tasks.layers take a "
             "generator of the seed, and torch.manual_seed(seed) first thing serves torch's own"
         )
     return model
 
 
 def draw_batch(
-    workload: Workload, seed: int, first: int, size: int, index: int, tables: Collection[str] | None = None
+    workload: Workload, seed: int, first: int, size: int, index: int, known_tables: Collection[str] | None = None
 ) -> Batch:
-    """Call `workload.draw`, and check the number of samples and the names of its tables (`tables`, if they are known)."""
-    tables = workload.tables().keys() if tables is None else tables
+    """Call `workload.draw`, and check the number of samples and the names of its tables; `known_tables` spares
+    making these names."""
+    known_tables = workload.tables().keys() if known_tables is None else known_tables
     try:
         batch = workload.draw(seed, first, size, index)
     except (StopIteration, IndexError) as error:
@@ -194,8 +195,8 @@ def draw_batch(
     elif batch.size != size or (batch.labels is not None and len(batch.labels) != size):
         labels = "no" if batch.labels is None else len(batch.labels)
         problem = f"returned a batch of size {batch.size} with {labels} labels"
-    elif unknown := batch.ids.keys() - tables:
-        known = ", ".join(tables) or "none"
+    elif unknown := batch.ids.keys() - known_tables:
+        known = ", ".join(known_tables) or "none"
         problem = f"has ids of a table {min(unknown)!r}, which tables() does not name; there: {known}"
     else:
         return batch
@@ -203,7 +204,7 @@ def draw_batch(
 
 
 def _bad_draw_error(workload: Workload, first: int, size: int, problem: str) -> BadOption:
-    return BadOption(f"{workload.title}: draw(first={first}, size={size}) {problem}")
+    return BadOption(f"{workload.name_in_errors}: draw(first={first}, size={size}) {problem}")
 
 
 def evaluate(
@@ -229,7 +230,7 @@ def evaluate(
         hook.remove()
     if not isinstance(metrics, Mapping) or not all(isinstance(value, Real) for value in metrics.values()):
         right = "metrics by name, as {'auc': 0.7}"
-        raise BadOption(f"{workload.title}: evaluate must return {right}, not {show_value(metrics)}")
+        raise BadOption(f"{workload.name_in_errors}: evaluate must return {right}, not {show_value(metrics)}")
     return dict(metrics)
 
 
@@ -248,16 +249,16 @@ def resolve_network(
     if network in known:
         return network
     if isinstance(network, str):
-        if not is_user_code(network):
+        if not is_user_file(network):
             *others, last = map(repr, known)
             own = f"a class that extends {base.__module__}.{base.__name__} may stand there too, or its file"
             raise BadField(owner, ("model",), f" must be {', '.join(others)} or {last}, not {network!r}; {own}")
-        network = load_user_code(network, "model", base)
+        network = load_from_user_file(network, "model", base)
     if not isinstance(network, type) or not issubclass(network, base):
         raise BadOption(f"{owner}: model {network!r} does not extend {base.__module__}.{base.__name__}")
     return network
 
 
-def build_network(kind: type[nn.Module], **shape: Any) -> nn.Module:
+def build_with_accepted(kind: type[nn.Module], **shape: Any) -> nn.Module:
     """Make a network; its constructor gets the parts of the shape that it names."""
     return kind(**{name: shape[name] for name in signature(kind).parameters if name in shape})

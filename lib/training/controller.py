@@ -169,9 +169,9 @@ class Automatic(Checked):
             fresh=with_value(state.fresh, worker, 0),
         )
 
-    def decide(self, state: AutomaticState, now: float, samples: float) -> tuple[AutomaticState, int]:
+    def decide(self, state: AutomaticState, now: float, new_samples: float) -> tuple[AutomaticState, int]:
         """The mode to be in from `now`, given the samples trained since the last call (or since `on_switch`)."""
-        state = self._learn_efficiency(replace(state, trained=state.trained + samples), now)
+        state = self._learn_efficiency(replace(state, trained=state.trained + new_samples), now)
         return self.choose_mode(state, now, self.predict(state))
 
     def on_switch(self, state: AutomaticState, now: float) -> AutomaticState:
@@ -183,14 +183,15 @@ class Automatic(Checked):
         ideals = [_throughput(mode, self._times(state, mode)) for mode in state.modes]
         return tuple(self._reachable_rate(state, mode, ideal) if ideal else 0.0 for mode, ideal in enumerate(ideals))
 
-    def efficiency(self, state: AutomaticState, mode: int) -> float:
+    def fraction_of_ideal(self, state: AutomaticState, mode: int) -> float:
         """What the mode reached of its ideal when it was last there."""
         return state.reached[mode] / state.ideal[mode]
 
-    def choose_mode(self, state: AutomaticState, now: float, rates: Sequence[float]) -> tuple[AutomaticState, int]:
-        """The decision alone: the mode to be in, if the modes' throughputs have been `rates` since the last decision."""
-        best = max(rates)
-        lost = [behind + (best - rate) * (now - state.now) for behind, rate in zip(state.behind, rates, strict=True)]
+    def choose_mode(self, state: AutomaticState, now: float, mode_rates: Sequence[float]) -> tuple[AutomaticState, int]:
+        """The decision alone: the mode to be in, if the modes' throughputs have been `mode_rates` since the last decision."""
+        best = max(mode_rates)
+        modes = zip(state.behind, mode_rates, strict=True)
+        lost = [behind + (best - rate) * (now - state.now) for behind, rate in modes]
         least = min(lost)
         price = self.patience * self.cost * best
         left = lost[state.present] - least
@@ -201,7 +202,7 @@ class Automatic(Checked):
     def _reachable_rate(self, state: AutomaticState, mode: int, ideal: float) -> float:
         """What a mode reaches of an ideal throughput: each sample takes longer than ideally by as much as it did before. One
         that was never there, or reached more than its ideal, goes by its efficiency."""
-        efficiency = self.efficiency(state, mode)
+        efficiency = self.fraction_of_ideal(state, mode)
         longer = (1 / efficiency - 1) * state.spent[mode] / state.ideal[mode]
         return 1 / (1 / ideal + longer) if longer > 0 else efficiency * ideal
 
@@ -276,7 +277,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceState:
+class ControllerState:
     """The state of a choice, which goes from stage to stage."""
 
     rule: Automatic
@@ -291,7 +292,7 @@ class ChoiceState:
         return WatchedQueue
 
     @property
-    def phase(self) -> int:
+    def chosen_phase(self) -> int:
         """The phase to be in."""
         return self.state.present
 
@@ -299,7 +300,7 @@ class ChoiceState:
 class WatchedQueue(WorkQueue):
     """The queue of a stage that a controller may end."""
 
-    def __init__(self, site: Site, batches: int, watch: ChoiceState):
+    def __init__(self, site: Site, batches: int, watch: ControllerState):
         super().__init__(site, batches)
         self._rule, self._every, self._state = watch.rule, watch.every, watch.state
         self._begin = self._state.present
@@ -311,7 +312,7 @@ class WatchedQueue(WorkQueue):
         for rank in set(range(len(self._state.recent))) - self._state.active:
             self._state = self._rule.on_join(self._state, rank)  # a worker that is still away leaves at once
 
-    async def take(self, until: int, step: Computation | None = None) -> int | None:
+    async def take(self, until_batch: int, step: Computation | None = None) -> int | None:
         """Hand out a batch, as every queue; `step` is the last computation of the worker that asks."""
         now = self._site.now()
         if step:
@@ -321,16 +322,16 @@ class WatchedQueue(WorkQueue):
             self._state, self._decided = self._rule.on_switch(self._state, now), now
         elif now >= self._decided + self._every and self._stays_in_phase:
             self._decide(now)
-        return await super().take(until) if self._stays_in_phase else None
+        return await super().take(until_batch) if self._stays_in_phase else None
 
     async def note_change(self, rank: int, change: str) -> None:
         """Note that a worker was lost or has returned."""
         became = self._rule.on_join if change == "comes back" else self._rule.on_leave
         self._state = became(self._state, rank)
 
-    async def choice_state(self) -> ChoiceState:
+    async def next_stage_state(self) -> ControllerState:
         """The state with which the next stage begins."""
-        return ChoiceState(self._rule, self._every, self._state, tuple(self._decisions))
+        return ControllerState(self._rule, self._every, self._state, tuple(self._decisions))
 
     @property
     def _stays_in_phase(self) -> bool:

@@ -10,7 +10,7 @@ from lib.cluster.base import Cluster
 from lib.cluster.virtual import VirtualCluster
 from lib.errors import BadOption, UnknownOption, unknown_option
 from lib.options.checked import Checked, check
-from lib.options.registry import is_user_code, load_user_code
+from lib.options.registry import is_user_file, load_from_user_file
 from lib.protocols.rule import Pair, Rule
 from lib.tasks.workload import Workload
 from lib.training.schedule import Choice, Schedule
@@ -35,9 +35,9 @@ def resolve(
     settings: type[Checked], workload: Any, protocol: Any, cluster: Any, options: Mapping[str, Any]
 ) -> list[Any]:
     """Make workload, protocol, cluster and settings; an option that nothing has is an error that names the nearest."""
-    things = _things(settings, workload, protocol, cluster)
+    things = _objects_or_factories(settings, workload, protocol, cluster)
     factories = [thing for thing in things if isinstance(thing, Factory)]
-    whole, parts = _parts(options)
+    whole, parts = _split_dotted(options)
     for option in [*whole, *parts]:
         if not any(option in factory.options for factory in factories):
             name = option if option in whole else f"{option}.{next(iter(parts[option]))}"
@@ -49,25 +49,26 @@ def applicable(
     settings: type[Checked], workload: Any, protocol: Any, cluster: Any, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The options that something of this run has; another protocol's run may have the others."""
-    factories = [each for each in _things(settings, workload, protocol, cluster) if isinstance(each, Factory)]
+    things = _objects_or_factories(settings, workload, protocol, cluster)
+    factories = [thing for thing in things if isinstance(thing, Factory)]
     names = set().union(*(factory.options for factory in factories))
     names |= {short for short, (part, _) in SHORT.items() if part.partition(".")[0] in names or short == "lr"}
     return {name: value for name, value in options.items() if name.partition(".")[0] in names}
 
 
-def _things(settings: type[Checked], workload: Any, protocol: Any, cluster: Any) -> list[Any]:
+def _objects_or_factories(settings: type[Checked], workload: Any, protocol: Any, cluster: Any) -> list[Any]:
     """Each thing of a run as an object, or what makes it."""
     things = {"workload": workload, "protocol": protocol, "cluster": cluster}
-    return [*(_thing(what, thing) for what, thing in things.items()), Factory(_names(settings), settings)]
+    return [*(_object_or_factory(what, thing) for what, thing in things.items()), Factory(_names(settings), settings)]
 
 
-def _thing(what: str, thing: Any) -> Any:
+def _object_or_factory(what: str, thing: Any) -> Any:
     if not isinstance(thing, str):
         if not isinstance(thing, KINDS[what]):
             raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")
         return thing
-    if is_user_code(thing):
-        kind = load_user_code(thing, what, KINDS[what])
+    if is_user_file(thing):
+        kind = load_from_user_file(thing, what, KINDS[what])
         return Factory(_names(kind), kind) if isinstance(kind, type) else kind
     if what == "cluster" and thing.endswith((".yaml", ".yml")):
         loaded = VirtualCluster.load(thing)
@@ -95,7 +96,7 @@ def _names(kind: type) -> frozenset[str]:
     return frozenset({*(field.name for field in fields(kind)), *kind.spelled} - {*kind.spelled.values()})
 
 
-def _parts(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _split_dotted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Options as a whole, and those of a part of one: `dense_optimizer.lr`; what `SHORT` has is for several."""
     whole: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
@@ -122,7 +123,7 @@ def _make(factory: Factory, whole: Mapping[str, Any], parts: Mapping[str, Mappin
         for name in changes:
             if name not in _names(type(part)):
                 raise unknown_option(option, name, _names(type(part)))
-        made = replace(made, **{option: replace(part, **check(type(part), changes, plain=True))})
+        made = replace(made, **{option: replace(part, **check(type(part), changes, needs_units=True))})
     return made
 
 

@@ -34,7 +34,7 @@ from lib.protocols.rule import Pair, Rule
 from lib.store import checkpoint
 from lib.store.optim import Optimizer
 from lib.tasks.workload import Workload
-from lib.training.controller import Automatic, ChoiceState, Mode
+from lib.training.controller import Automatic, ControllerState, Mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +183,10 @@ class StagedRun:
             else:
                 drive = DRIVERS[plan.protocol.dense.family]
                 finished = await run_with_restarts(world, plan, drive, model and model.for_optimizers_of(plan))
-                await world.clear()
-                if end_sample_of(plan, finished) < self.end_sample:
+                await world.clear_parts()
+                if first_untaken_sample(plan, finished) < self.end_sample:
                     finished_stages.save(plan.stage, finished)
-            next_sample = end_sample_of(plan, finished)
+            next_sample = first_untaken_sample(plan, finished)
             stages.append(Stage(replace(plan, end_sample=next_sample), finished))
             if next_sample < self.end_sample or self.keep:
                 model = model_of(plan, finished.records, next_sample)
@@ -206,9 +206,9 @@ class StagedRun:
             return
         yield self.schedule.phases[0]
         while stages[-1].plan.end_sample < self.end_sample:
-            yield self.schedule.phases[stages[-1].finished.watch.phase]
+            yield self.schedule.phases[stages[-1].finished.watch.chosen_phase]
 
-    def choice_state(self, stages: Sequence[Stage]) -> ChoiceState | None:
+    def next_stage_state(self, stages: Sequence[Stage]) -> ControllerState | None:
         """The controller's state after the last stage; None: a schedule has no controller."""
         if isinstance(self.schedule, Schedule):
             return None
@@ -223,7 +223,7 @@ class StagedRun:
             for phase in self.schedule.phases
         ]
         rule = self.schedule.rule
-        return ChoiceState(rule, self.schedule.every, rule.init(modes, self.plan.workers))
+        return ControllerState(rule, self.schedule.every, rule.init(modes, self.plan.workers))
 
     def workers(self, phase: Phase) -> int:
         """Workers that take part in a phase; a pipeline has one device, however many workers the others have."""
@@ -239,7 +239,7 @@ class StagedRun:
             first=first,
             end_sample=end,
             seconds=phase.seconds,
-            watch=self.choice_state(stages),
+            watch=self.next_stage_state(stages),
             stage=len(stages),
             eval_at=tuple(samples - first for samples in self.plan.eval_at if first < samples < end),
             checkpoints=self.plan.checkpoints and replace(self.plan.checkpoints, stage=len(stages)),
@@ -247,7 +247,7 @@ class StagedRun:
         )
 
 
-def end_sample_of(plan: Plan, finished: Finished) -> int:
+def first_untaken_sample(plan: Plan, finished: Finished) -> int:
     """The first sample that no worker of a stage has taken."""
     if not plan.may_end_early:
         return plan.end_sample
@@ -282,7 +282,7 @@ class FinishedStages:
         if self._checkpoints is not None:
             self._done.append(finished)
             checkpoint.save(self._file, {"stages": self._done, "world": self._world.state()})
-            replace(self._checkpoints, stage=stage).delete()
+            replace(self._checkpoints, stage=stage).delete_stage_checkpoint()
 
     @property
     def _file(self) -> Path:

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import lru_cache, partial
@@ -104,7 +105,7 @@ def _runs_in_processes(
             counts.truncate(8 * len(keys))
             places = ((counts.name, place) for place in range(len(keys)))
             futures = {
-                pool.submit(_make_run, dict(wanted[key][1]), key, *at): key
+                pool.submit(_make_run_if_same_key, dict(wanted[key][1]), key, *at): key
                 for key, at in zip(keys, places, strict=True)
             }
             pending = {*futures}
@@ -121,6 +122,8 @@ def _runs_in_processes(
 @lru_cache(1)
 def _pool(lanes: int, there: tuple[tuple[str, str], ...]) -> ProcessPoolExecutor:
     """The processes of the last sweep, if they are as many and know the same; not loky's own, which is joblib's as well."""
+    # loky ends a process that has grown by 300 MB and starts another: no news to who waits for results.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
     return ProcessPoolExecutor(lanes, timeout=300, initializer=_init_process, initargs=(os.getpid(),), env=dict(there))
 
 
@@ -136,11 +139,11 @@ def exit_with_parent(process: int) -> None:
     os._exit(1)
 
 
-def _make_run(arguments: dict[str, Any], key: str, counts: str, place: int) -> Run | None:
-    """Make a run, and count its samples in a place of a file; None where this process comes to another name, so that its code is
-    not the caller's."""
+def _make_run_if_same_key(arguments: dict[str, Any], key: str, progress_file: str, progress_index: int) -> Run | None:
+    """Make a run, and count its samples at an index of a file; None where this process comes to another key, so that its
+    code is not the caller's."""
     job = Job.of(**arguments)
-    count = np.memmap(counts, np.int64, "r+")[place : place + 1]
+    count = np.memmap(progress_file, np.int64, "r+")[progress_index : progress_index + 1]
     return job.run(partial(np.add, count, out=count)) if job.key == key else None
 
 

@@ -28,8 +28,8 @@ from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, Share, checked
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
-from lib.results.key import describe, file_digests, key, plain
-from lib.results.outcome import Outcomes
+from lib.results.key import describe, file_digests, json_default, key
+from lib.results.outcome import StagedOutcome
 from lib.results.provenance import machine
 from lib.results.run import Run
 from lib.seeds import check_not_sealed
@@ -132,7 +132,7 @@ def train(
     if (found := job.load_saved()) is not None:
         return found
     if job.settings.resume:
-        _check_checkpoint(job)
+        _check_resumable(job)
     with Progress(job.samples, job.title, "samples") as progress:
         return job.run(progress.advance)
 
@@ -172,7 +172,7 @@ class Job:
         seed = check_not_sealed(checked(Natural, seed, "train", "seed"))
         if samples is not None:
             workload = replace(workload, samples=checked(Count, samples, "train", "samples"))
-        staged_run = _staged_run(workload, protocol, cluster, seed, settings, start)
+        staged_run = _plan_stages(workload, protocol, cluster, seed, settings, start)
         configuration = {
             "workload": describe(workload),
             "protocol": describe(protocol),
@@ -229,7 +229,7 @@ class Job:
             folder = CheckpointFolder(every=every, folder=self.checkpoints, resume=settings.resume)
             if not settings.resume:
                 shutil.rmtree(self.checkpoints, ignore_errors=True)
-            paths.write_text_atomic(self.checkpoints / WHOSE, json.dumps(self.configuration, default=plain))
+            paths.write_text_atomic(self.checkpoints / WHOSE, json.dumps(self.configuration, default=json_default))
             staged_run = replace(staged_run, plan=replace(staged_run.plan, checkpoints=folder))
         with _rare_garbage_collection():
             plan = staged_run.plan  # the world has no name, which would keep it
@@ -240,25 +240,25 @@ class Job:
                     f"train: {self.title} needs more memory than the device has: {error}; fewer workers, "
                     "a smaller batch_size or store.max_rows need less"
                 ) from error
-        outcome = Outcomes(stages, self.cluster.evaluation_device)
+        outcome = StagedOutcome(stages, self.cluster.evaluation_device)
         provenance = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
         plan, cluster = stages[-1].plan, self.cluster
         on_servers = plan.protocol.sparse.family != "replica"
         provenance["collectives"] = stages[-1].finished.collectives
         provenance["rows"] = str(plan.row_device(cluster.evaluation_device if on_servers else cluster.device))
-        summary = self._epochs(outcome.summary(cluster.clock))
-        tables = outcome.history(), summary, outcome.trace(), outcome.usage()
-        run = Run(*tables, provenance, outcome.digest(), model, outcome.accesses())
+        summary = self._with_epoch_count(outcome.summary(cluster.clock))
+        tables = outcome.history(), summary, outcome.trace(), outcome.resource_usage()
+        run = Run(*tables, provenance, outcome.final_digest(), model, outcome.accesses())
         if settings.save:
             run.save(self.folder)
         if settings.checkpoint_every:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
         return run
 
-    def _epochs(self, summary: dict[str, Any]) -> dict[str, Any]:
+    def _with_epoch_count(self, summary: dict[str, Any]) -> dict[str, Any]:
         """Add to the summary how many times the run went through real data."""
         data = getattr(self.staged_run.plan.workload, "data", None)
-        if not (data and prepared_datasets.digest(data)):  # a user's class may mean something else by `data`
+        if not (data and prepared_datasets.manifest_digest(data)):  # a user's class may mean something else by `data`
             return summary
         return {"epochs": round(summary["samples"] / prepared_datasets.training_samples(data), 3), **summary}
 
@@ -267,7 +267,7 @@ WHOSE = "run.json"
 """The file with a run's configuration among its checkpoints."""
 
 
-def _check_checkpoint(job: Job) -> None:
+def _check_resumable(job: Job) -> None:
     """Refuse a run whose only checkpoint has other numbers of nodes, and warn where there is no checkpoint."""
     if _has_checkpoint(job.checkpoints):
         return
@@ -293,12 +293,12 @@ def _has_checkpoint(folder: Path) -> bool:
 
 def _split_node_counts(configuration: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Any]]:
     """The numbers of nodes that hold parts of the model or of the data, and the rest of the configuration."""
-    rest = json.loads(json.dumps(configuration, default=plain))
+    rest = json.loads(json.dumps(configuration, default=json_default))
     numbers = {"servers": rest["cluster"].pop("servers", 1)}
     return numbers | {name: rest.pop(name, 0) for name in ("reader_nodes", "embedding_workers")}, rest
 
 
-def _staged_run(
+def _plan_stages(
     workload: Workload,
     protocol: Rule | Pair | Schedule | Choice,
     cluster: Cluster,
@@ -307,7 +307,7 @@ def _staged_run(
     start: Run | None,
 ) -> StagedRun:
     if not settings.gradients:
-        _check_timing(cluster, settings, start)
+        _check_timing_run(cluster, settings, start)
     schedule = protocol if isinstance(protocol, Schedule | Choice) else single_phase_schedule(protocol)
     workers = cluster.workers or max(phase.workers or 4 for phase in schedule.phases)
     if settings.accesses and all(phase.protocol.dense.family != "pipeline" for phase in schedule.phases):
@@ -355,7 +355,7 @@ def evaluation_places(
         yield round(first + (workload.samples - first) * share, 6)  # a share of 0.07 is no more than 7 of 100 samples
 
 
-def _check_timing(cluster: Cluster, settings: Options, start: Run | None) -> None:
+def _check_timing_run(cluster: Cluster, settings: Options, start: Run | None) -> None:
     if cluster.clock == "wall":
         raise BadOption(
             f"train: gradients=False is for virtual time; the {cluster.name} cluster's seconds are those of the computing itself"

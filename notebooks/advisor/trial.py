@@ -85,7 +85,7 @@ def metric_of(run: Run) -> str:
 
 def seconds_to(run: Run, metric: str, start: float, goal: float) -> float:
     """The seconds until a run that began at `start` is at the goal; nan: it never is."""
-    course = run.history[["time", run.judged(metric)]].dropna().to_numpy()
+    course = run.history[["time", run.history_column(metric)]].dropna().to_numpy()
     reached = crossing(np.array([(0.0, start), *course]), goal)
     return math.nan if reached is None else float(reached[0])
 

@@ -104,7 +104,7 @@ class Direct:
             distinct, positions = kernels.unique(rows)
             sums = grads
             if distinct.size < rows.size:
-                sums, _ = kernels.add_up(positions, grads, ones, distinct.size)
+                sums, _ = kernels.sum_count(positions, grads, ones, distinct.size)
             self.optimizer.update_slots(self.array, distinct, sums)
 
         return run

@@ -125,8 +125,8 @@ class _LoggingStore(DenseStore):
         super().__init__(start, optimizer, trained=trained)
         self._node, self._events = node, events
 
-    def apply(self, grad: Any, rate: float = 1.0, *, where: torch.Tensor | None = None) -> None:
-        super().apply(grad, rate, where=where)
+    def apply(self, grad: Any, rate: float = 1.0, *, sound: torch.Tensor | None = None) -> None:
+        super().apply(grad, rate, sound=sound)
         self._log("step", gradient=_numbers(grad))
 
     def merge_change(self, before: np.ndarray, writes: int, after: np.ndarray) -> int:

@@ -54,7 +54,7 @@ class Day:
         made_up = Shared(curve=curve, concentration=trace.concentration, hold=600.0)
         turns = Shared(curve=(0.05, 0.65), concentration=trace.concentration, hold=60.0, period=2400.0)
         kinds = {"day": made_up, "trace": trace, "turns": turns}
-        return {name: kind.scaled(self.seconds / 86_400) for name, kind in kinds.items()}
+        return {name: kind.scale_time(self.seconds / 86_400) for name, kind in kinds.items()}
 
     def job(self, case: str, mode: str, seed: int, samples: int, window: int) -> dict:
         """What `lib.sweep` takes."""

@@ -37,6 +37,8 @@ def expected(workload: Workload, in_flight: int) -> float:
 def figures(run: Run, **case) -> dict[str, float]:
     """The share of rows that validation replaced, and the cache's size in batches, next to its bound."""
     summary, rule = run.summary, run.provenance["protocol"]
-    most = protocols.get("oac", **{k: rule[k] for k in ("in_flight", "readers", "writers", "queue")}).most_cached
+    most = protocols.get(
+        "oac", **{k: rule[k] for k in ("in_flight", "readers", "writers", "queue")}
+    ).most_cached_updates
     cached = summary["largest_cache"] * summary["applied"] / summary["rows_read"]
     return {"conflicts": replaced_share(run), "cache, in batches": cached, "bound": most}

@@ -51,7 +51,7 @@ class Play:
     def compute(self, batch: int) -> None:
         cached = np.array([self.cache.get(row, -1) for row in self.reads[batch]])
         found = np.array([self.found[batch][row] for row in self.reads[batch]])
-        used = np.where(self.rule.stale_rows(found, cached), cached, found)
+        used = np.where(self.rule.stale_reads(found, cached), cached, found)
         safe, stamp = self.admission[batch].safe, len(self.stamp)
         self.cache = {row: version for row, version in self.cache.items() if version > safe}
         self.note("compute", batch, dict(zip(self.reads[batch], used, strict=True)), stamp=stamp, safe=safe)
@@ -145,7 +145,7 @@ class Forgetful(OAC):
 
 
 class Blind(OAC):
-    def stale_rows(self, read, cached):
+    def stale_reads(self, read, cached):
         return np.zeros(len(read), bool)
 
 

@@ -38,7 +38,7 @@ def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "c
     dense = DenseStore(model.vector, workload.dense_optimizer, device=device)
     samples = 0
     for stamp, index in enumerate(order):
-        batch, rate = workload.batch(seed, index), workload.rate_at(samples)
+        batch, rate = workload.batch(seed, index), workload.lr_factor_at(samples)
         samples += batch.size
         rows = {name: table.read(batch.ids[name]) for name, table in tables.items()}
         model.load(dense.values)
@@ -46,7 +46,7 @@ def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "c
         dense.apply(result.dense, rate)
         for name, block in rows.items():
             values, state = (torch.from_numpy(part.copy()).to(device) for part in (block.values, block.state))
-            workload.row_optimizer.with_rate(rate).update(values, state, torch.from_numpy(result.rows[name]).to(device))
+            workload.row_optimizer.scale_lr(rate).update(values, state, torch.from_numpy(result.rows[name]).to(device))
             stamps = np.full(block.ids.size, stamp)
             tables[name].write(Rows(block.ids, values.cpu().numpy(), state.cpu().numpy(), stamps), newer=False)
     rows = {name: table.export() for name, table in tables.items()}

@@ -91,7 +91,7 @@ def time_to_auc(
     data["goal"] = sync - share * data["brings"]
     took = []
     for run, start, goal in zip(runs, frozen, data["goal"], strict=True):
-        points = run.history[["time", "samples", run.judged("auc")]].dropna().to_numpy(float)
+        points = run.history[["time", "samples", run.history_column("auc")]].dropna().to_numpy(float)
         found = crossing(np.vstack([(0, 0, start), points]), goal)
         took.append((math.inf, math.inf) if found is None else found)
     data = data.assign(**pd.DataFrame(took, columns=["seconds", "samples"])).query("protocol != 'frozen'")

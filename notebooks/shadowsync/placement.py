@@ -66,7 +66,7 @@ def predicted_imbalance(placement: str, servers: int, seed: int, tables: int) ->
     """The imbalance that a run's profiling pass predicts."""
     costs = _profile(workload(seed, tables), seed, range(PROFILED))
     placed = loads.place(_placed(placement), servers, costs)
-    return loads.imbalance(placed.loads(costs))
+    return loads.imbalance(placed.shard_loads(costs))
 
 
 def later_imbalance(batches: int, servers: int, seed: int, tables: int, pooling: str) -> float:

@@ -94,7 +94,7 @@ def metrics_code(path: Path) -> dict[str, str]:
                 beside = place.with_suffix(".yaml")
                 data = beside.read_text(encoding="utf-8") if beside.exists() else ""
                 left[module] = place.read_text(encoding="utf-8") + f"\n{data!r}"
-    return found
+    return dict(sorted(found.items()))
 
 
 @cache

@@ -285,7 +285,7 @@ def _equivalence(
     worse = "measurably worse" if part[2] < 1 else ""
     if worse and isinstance(each.paper, (int, float)) and scaled(claim, each.paper) < 0:
         size = sorted(gain * (x - 1) / scaled(claim, each.paper) for x in part)
-        worse += f", by {_percent(size[1], size[0], size[2])} of what the paper loses"
+        worse += f": its loss is {size[1]:.2g} times the paper's [{size[0]:.2g}, {size[2]:.2g}]"
     if claim.kind == "estimate":
         return found | {"word": "estimate", "detail": worse}
     if claim.kind != "paper":

@@ -35,7 +35,7 @@ def results(runs: Mapping[str, Iterable[Any]]) -> pd.DataFrame:
 
     rows = []
     for subject, run in ((subject, run) for subject, group in runs.items() for run in group):
-        qualities = {name: run.quality(run.judged(name)) for name in QUALITIES if name in run.summary}
+        qualities = {name: run.quality(run.history_column(name)) for name in QUALITIES if name in run.summary}
         rows.append({"subject": subject, "seed": int(run.provenance["seed"]), **run.summary, **qualities})
     return pd.DataFrame(rows)
 
@@ -154,7 +154,8 @@ def _with_remarks(verdict: Verdict, made_at: list[str], error: float | None) -> 
     if verdict.again:
         record = verdict_file(claim.id).relative_to(paths.results())
         remarks.append(
-            f"judged again, by today's rule, from runs made by the code of commit {verdict.again}; that day's word is in {record}"
+            f"judged again, by today's rule, from runs made by the code of commit {verdict.again}; "
+            f"its verdict of that day is in {record}"
         )
     elif verdict.changed:
         commit = f" of commit {made_at[0][:10]}" if made_at else ""
@@ -172,7 +173,10 @@ def _with_remarks(verdict: Verdict, made_at: list[str], error: float | None) -> 
             sealed = "of the sealed run" if times == 1 else f"its sealed seeds were drawn {times} times"
             remarks.append("its rule was committed after its run" if late else sealed)
     if verdict.word == "contradicted" and len(claim.explanations) < 2:
-        remarks.append("unexplained: two explanations are to be tested")
+        missing = (
+            "one explanation was tested, a second is" if claim.explanations else "unexplained: two explanations are"
+        )
+        remarks.append(f"{missing} to be tested")
     margin = min((case.rests_on for case in verdict.cases if case.rests_on is not None), default=None)
     if claim.modelled and margin is not None and error is None:
         remarks.append("the error of simulated time was not measured: run 94_fidelity")

@@ -15,7 +15,7 @@ from lib import paths
 from lib.errors import BadOption, LockstepError, unknown
 from lib.progress import Progress
 from lib.results.key import LIB
-from lib.seeds import drawn
+from lib.seeds import sealed_run_seeds
 from lib.workloads import PROFILES
 from reports import claims
 from reports.claims import dependencies
@@ -29,6 +29,10 @@ CLAIMS = ("claims.yaml", "calibrations.yaml")
 
 class NotebookFailed(LockstepError, RuntimeError):
     """A notebook's cell raised, or a kernel died."""
+
+
+class KernelDied(NotebookFailed):
+    """The process that ran a notebook is gone."""
 
 
 def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None = None, resume: bool = False) -> Path:
@@ -96,7 +100,7 @@ def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
         "data": [path.read_text(encoding="utf-8") for path in sorted(beside) if path.name not in CLAIMS],
         "claims": [claim.hash for claim in claims.of_notebook(experiment.name)],
         "parameters": dict(values),
-        "sealed": [*drawn()[:1]],
+        "sealed": [*sealed_run_seeds()[:1]],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -160,10 +164,11 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
             )
         except (papermill.PapermillExecutionError, DeadKernelError, CellTimeoutError) as error:
             failed = paths.write_bytes_atomic(experiment.failed, output.read_bytes()) if output.exists() else "nothing"
-            problem = f": the kernel died (out of memory?): {error}"
+            kind, problem = KernelDied, f": the kernel died (out of memory, or stuck?): {error}"
             if isinstance(error, papermill.PapermillExecutionError):
                 problem = f", cell {_number(experiment.path, error.source)}: {error.ename}: {error.evalue}"
-            raise NotebookFailed(f"notebook {experiment.name}{problem}\n  as far as it came: {failed}") from error
+                kind = NotebookFailed
+            raise kind(f"notebook {experiment.name}{problem}\n  as far as it came: {failed}") from error
     nb.metadata.papermill |= {"input_path": experiment.name, "output_path": experiment.name}
     return nb
 

@@ -13,7 +13,7 @@ from lib import paths
 from lib.errors import BadField, BadOption, LockstepError, nearest, unknown_option
 from lib.options import yaml_source
 from lib.options.checked import Count, Natural, checked
-from lib.seeds import drawn
+from lib.seeds import sealed_run_seeds
 from reports.runner.notebook_files import Experiment, read, resolve, source
 
 TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": tuple[Any, ...], "dict": dict}
@@ -90,7 +90,7 @@ def parse_parameters(experiment: Experiment, pairs: Iterable[str]) -> dict[str, 
 
 def command(name: str, profile: str, values: Mapping[str, Any]) -> str:
     """What to type to run a notebook with these parameters."""
-    if drawn():
+    if sealed_run_seeds():
         return f"python -m lib run {name.partition('/')[0]} --profile {profile} --sealed"
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
     return f"python -m lib run {name} --profile {profile}" + "".join(

@@ -5,11 +5,12 @@ as there are cores, each with one process and one thread; and kernels are forked
 notebook's sweeps use all cores themselves.
 """
 
+import faulthandler
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 from joblib import Parallel, cpu_count, delayed
@@ -17,8 +18,9 @@ from joblib import Parallel, cpu_count, delayed
 from lib import paths
 from lib.errors import LockstepError
 from lib.progress import Progress
-from reports.runner.execution import environment, run
+from reports.runner.execution import KernelDied, environment, run
 from reports.runner.notebook_files import Experiment
+from reports.runner.warm_kernel import LIMIT
 
 WARM = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "lockstep-warm"}
 """What a notebook's kernel inherits at smoke; pyproject.toml names the provisioner, which is in `warm_kernel.py`."""
@@ -62,11 +64,28 @@ def run_together(
 
 
 def _run(variables: Mapping[str, str], name: str, *options: Any) -> tuple[str, LockstepError | None, str]:
-    """Run one notebook; its name, its error, and what it printed for the terminal."""
+    """Run one notebook, once more if its kernel died; its name, its error, and what it printed for the terminal."""
     log = io.StringIO()
     try:
-        with environment(variables), redirect_stderr(log):
-            run(name, *options)
+        with environment(variables), redirect_stderr(log), _watched(variables):
+            try:
+                run(name, *options)
+            except KernelDied as death:
+                print(f"{death}\n  it runs once more", file=log)
+                run(name, *options)
     except LockstepError as error:
         return name, LockstepError(str(error)), log.getvalue()
     return name, None, log.getvalue()
+
+
+@contextmanager
+def _watched(variables: Mapping[str, str]) -> Iterator[None]:
+    """End this process, and say where it stands, if it waits for ever although its two warm kernels had to end."""
+    if not WARM.items() <= variables.items():
+        yield
+        return
+    faulthandler.dump_traceback_later(3 * LIMIT, exit=True, file=sys.__stderr__)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -4,6 +4,7 @@ A kernel imports torch, pandas and seaborn, which takes six seconds of a core; a
 server is multiprocessing's, one for each process that runs notebooks.
 """
 
+import faulthandler
 import multiprocessing
 import os
 import sys
@@ -17,6 +18,8 @@ from jupyter_client.provisioning import LocalProvisioner
 from lib.training.sweep import exit_with_parent
 
 INLINE = "module://matplotlib_inline.backend_inline"
+LIMIT = 600.0
+"""Seconds after which a kernel shows where each of its threads is, and ends: what takes one at smoke waits for ever."""
 
 
 class WarmKernel(LocalProvisioner):
@@ -26,13 +29,16 @@ class WarmKernel(LocalProvisioner):
         forking = multiprocessing.get_context("forkserver")
         forking.set_forkserver_preload(["reports.runner.preloaded"])
         arguments, folder = cmd[cmd.index("-f") :], kwargs.get("cwd")
-        process = forking.Process(target=_kernel, args=(arguments, dict(kwargs["env"]), os.getpid(), folder))
+        options = arguments, dict(kwargs["env"]), os.getpid(), folder, LIMIT
+        process = forking.Process(target=_kernel, args=options)
         process.start()
         self.process, self.pid, self.pgid, self.cwd = _Forked(process), process.pid, process.pid, folder
         return self.connection_info
 
 
-def _kernel(arguments: list[str], environment: Mapping[str, str], parent: int, folder: str | None) -> None:
+def _kernel(
+    arguments: list[str], environment: Mapping[str, str], parent: int, folder: str | None, limit: float
+) -> None:
     import matplotlib
     from ipykernel.kernelapp import launch_new_instance
 
@@ -47,6 +53,7 @@ def _kernel(arguments: list[str], environment: Mapping[str, str], parent: int, f
     if folder:
         os.chdir(folder)
     threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
+    faulthandler.dump_traceback_later(limit, exit=True)
     launch_new_instance(argv=arguments)
 
 

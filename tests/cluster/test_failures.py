@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, protocols, workloads
-from lib.cluster.failures import TICK, Connection, NodeFailures, Outages
+from lib.cluster.failures import TICK, FailureSpeed, MessageFailures, NodeFailures
 from lib.cluster.local import MessageDelays
 from lib.drivers.workers import Workers
 from lib.errors import BadOption, Deadlock, NodeLost
@@ -155,7 +155,7 @@ def test_hangs_and_slowness_by_hand(start, work, takes):
 def test_no_work_is_lost_in_illness(computations, seed):
     """A computation that takes so long did the work that its windows let it do."""
     failure = Failure(node="worker0", kind="slows", every=5, lasts=3, factor=4)
-    outages = Outages([failure.windows(seed, "worker0", 0)])
+    outages = FailureSpeed([failure.windows(seed, "worker0", 0)])
     for start, work in sorted(computations):
         takes = outages.stretch(start, work)
         slow, end = 0.0, start + takes
@@ -169,7 +169,7 @@ def test_no_work_is_lost_in_illness(computations, seed):
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.1)), min_size=2, max_size=50), st.integers(0, 9))
 def test_messages_arrive_in_the_order_of_sending(sendings, seed):
-    passage = Connection([], Mishaps(late=0.5, delay=1, lost=0.5, retry=0.3), seed, "worker0", "server0")
+    passage = MessageFailures([], Mishaps(late=0.5, delay=1, lost=0.5, retry=0.3), seed, "worker0", "server0")
     sent = np.cumsum([gap for gap, _ in sendings])
     arrivals = [passage.arrival_time(time, time + travel) for time, (_, travel) in zip(sent, sendings, strict=True)]
     assert (np.diff(arrivals) >= TICK * 0.99).all()
@@ -180,7 +180,7 @@ def test_messages_arrive_in_the_order_of_sending(sendings, seed):
 
 def test_lost_messages_are_sent_again():
     """A share p of sendings lost costs p / (1 - p) retries a message."""
-    passage = Connection([], Mishaps(lost=0.25, retry=1.0), 0, "worker0", "server0")
+    passage = MessageFailures([], Mishaps(lost=0.25, retry=1.0), 0, "worker0", "server0")
     waits = np.array([passage.arrival_time(100.0 * k, 100.0 * k) - 100.0 * k for k in range(5000)])
     assert abs(waits.mean() - 1 / 3) < 4 * waits.std() / math.sqrt(5000)
 
@@ -188,9 +188,9 @@ def test_lost_messages_are_sent_again():
 def test_a_dead_connection_holds_messages_back():
     broken = Failure(node="worker0 - server*", kind="dies", at=10, lasts=5)
     for ends in (("worker0", "server3"), ("server3", "worker0")):
-        passage = Connection([broken], Mishaps(), 0, *ends)
+        passage = MessageFailures([broken], Mishaps(), 0, *ends)
         assert [passage.arrival_time(time, time + 1) for time in (0, 9.5, 20)] == pytest.approx([1, 15.5, 21])
-    assert not Connection([broken], Mishaps(), 0, "worker1", "server3")
+    assert not MessageFailures([broken], Mishaps(), 0, "worker1", "server3")
 
 
 # What they cost a run.
@@ -331,7 +331,7 @@ def test_servers_that_do_not_learn_of_a_death_deadlock(monkeypatch):
     async def notify(self, rank, change):
         return []
 
-    monkeypatch.setattr(Workers, "_notify", notify)
+    monkeypatch.setattr(Workers, "_notify_listeners", notify)
     plan = [Failure(node="worker1", kind="dies", at=STEP * 3)]
     with pytest.raises(Deadlock):
         train("sync", VirtualCluster(workers=4, failures=plan, **EVEN))

@@ -49,7 +49,7 @@ def test_a_cancelled_caller_of_a_dead_node_ends_as_cancelled():
         waits, ends = (asyncio.ensure_future(node.call(never())) for _ in range(2))
         await asyncio.sleep(0)
         ends.cancel()
-        node.end()
+        node.end_and_take_records()
         await asyncio.wait([waits, ends])
         return ends.cancelled(), type(waits.exception())
 
@@ -80,12 +80,12 @@ def test_a_node_that_is_being_started_cannot_die():
         clock = asyncio.get_running_loop().time
         plan_of = partial(VirtualCluster(failures=plan).failures_of, 0)
         schedule = FailureSchedule(plan_of, lambda node: deaths.append((node, clock())))
-        schedule.start_clock(["worker0", "worker1"])
+        schedule.arm_failures(["worker0", "worker1"])
         await asyncio.sleep(2.5)
         assert await schedule.wait_until_up("worker0")
         schedule.pause("worker0")
         await asyncio.sleep(4.5)  # started at 7.5: what was to come at 5 and 6 is over
-        schedule.start_clock(["worker0"])
+        schedule.arm_failures(["worker0"])
         await asyncio.sleep(4)
 
     VirtualLoop().run_until_complete(main())
@@ -106,7 +106,7 @@ def test_calls_of_a_dead_node_end_in_the_order_in_which_they_began():
         node = NodeContext("embedding0")
         waiting = [asyncio.ensure_future(node.call(call(number))) for number in range(50)]
         await asyncio.sleep(0)
-        node.end()
+        node.end_and_take_records()
         await asyncio.gather(*waiting, return_exceptions=True)
 
     asyncio.run(main())

@@ -18,7 +18,7 @@ import torch.distributed as distributed
 from lib.cluster.base import Meeting
 from lib.cluster.ray import cluster as starting
 from lib.cluster.ray.cluster import RayCluster
-from lib.cluster.ray.node import RaySite, actor_options, gpu_share
+from lib.cluster.ray.node import RaySite, actor_options, require_gpu_share
 from lib.errors import BadOption, LockstepError
 from lib.training.train import Job
 
@@ -79,13 +79,13 @@ def test_workers_share_gpus_where_there_are_fewer_of_them(gpus, workers, share):
     """So many fit on the GPUs that are up, each of which is shared by whole workers."""
     machines = [{"Alive": True, "Resources": {"CPU": 4.0, "GPU": float(many)}} for many in gpus]
     machines += [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"GPU": 8.0}}]
-    assert gpu_share(machines, workers) == share
+    assert require_gpu_share(machines, workers) == share
     assert sum(many * int(1 / share) for many in gpus) >= workers
 
 
 def test_a_ray_cluster_without_a_gpu_is_an_error():
     with pytest.raises(BadOption, match='no machine of the Ray cluster has a GPU for device="cuda"; use device="cpu"'):
-        gpu_share(MACHINES, 4)
+        require_gpu_share(MACHINES, 4)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_processes_that_share_a_gpu_average_with_gloo(monkeypatch, device, gpus,
 
     world = RayCluster(address="head:6379", device=device, workers=4).open(0, 4)
     world.ray = Actors()
-    monkeypatch.setattr(world, "_connect", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(world, "_form_process_group", lambda: asyncio.sleep(0))
     monkeypatch.setattr(starting, "actor_options", lambda *_: {})
 
     async def run():
-        world._start_workers()
+        world._launch_workers()
         world._start_actor("server0")
         site = RaySite(world.cluster, 0, "worker0", asked[0][1])
         site.store = None
@@ -137,11 +137,11 @@ def test_ray_that_does_not_start_is_started_once_more_and_reported(monkeypatch, 
     monkeypatch.setattr(world.ray, "init", start)
     monkeypatch.setattr(starting, "PAUSE", 0.0)
     with pytest.raises(LockstepError, match="Ray did not start on this machine in two tries"):
-        world._start()
+        world._start_or_join_ray()
     assert len(met) == tries
     with pytest.raises(LockstepError, match="no Ray at 'nowhere:1' that this process can join"):
         world.cluster = RayCluster(workers=1, address="nowhere:1")
-        world._start()
+        world._start_or_join_ray()
 
 
 def test_an_address_at_which_nothing_listens_is_refused_at_once(monkeypatch):
@@ -177,7 +177,7 @@ def test_a_start_that_fails_leaves_nothing_running(monkeypatch, tmp_path):
     monkeypatch.setattr(starting, "PAUSE", 0.0)
     try:
         with pytest.raises(LockstepError, match="did not start"):
-            world._start()
+            world._start_or_join_ray()
         assert [each.poll() is None for each in started] == [True, False, False]
     finally:
         for each in started:

@@ -69,7 +69,7 @@ def test_calls_are_made_again_in_their_order_when_the_node_is_up(kind):
     async def main(world):
         part = await world.host(Returning, node="server0", returns=True)
         other = await world.host(Returning, node="server1")
-        world.start_clock()
+        world.start_failure_clock()
         await part.note("before")
         answers = await asyncio.gather(*(part.slow(name) for name in "abc"))
         return answers, await part.note("after"), await other.note("another")
@@ -85,7 +85,7 @@ def test_a_part_whose_node_is_never_up_again_is_lost_to_its_callers(kind):
 
     async def main(world):
         part = await world.host(Returning, node="server0", returns=True)
-        world.start_clock()
+        world.start_failure_clock()
         await part.slow("a")
 
     with pytest.raises(NodeLost):

@@ -42,7 +42,7 @@ EXAMPLES: dict[str, Slowdown] = {
     "shared": SHARED,
     "product": Product(parts=(Steady(sigma=0.3), DAY, TRANSIENT)),
     "everything": Product(parts=(Lognormal(sigma=0.2), EMPIRICAL, DAY, TRANSIENT)),
-    **{name: preset.slowdown.scaled(1e-3) for name, preset in presets().items()},
+    **{name: preset.slowdown.scale_time(1e-3) for name, preset in presets().items()},
 }
 
 
@@ -115,7 +115,7 @@ def test_what_is_not_additive_is_measured_so(name):
 @pytest.mark.parametrize("scale", [0.01, 7.0])
 def test_scaled_time_gives_the_same_course_in_other_units(slowdown, scale):
     lengths = [0.4] * 40
-    longer = back_to_back(slowdown.scaled(scale), [scale * seconds for seconds in lengths], rank=1)
+    longer = back_to_back(slowdown.scale_time(scale), [scale * seconds for seconds in lengths], rank=1)
     assert longer == pytest.approx([scale * seconds for seconds in back_to_back(slowdown, lengths, rank=1)])
 
 

@@ -48,7 +48,7 @@ DAY = Diurnal(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
         (lambda: Shared(concentration=9, hold=1, curve=()), "curve must be a longer list"),
         (lambda: Shared(curve=(1,), concentration=9, hold=1, least=0), "least must be at least 1e-09"),
         (lambda: Shared(curve=(1,), concentration=9, hold=1, period=0), "period must be"),
-        (lambda: Shared(curve=(1,), concentration=9, hold=1e-3).scaled(1e-4), "hold must be at least"),
+        (lambda: Shared(curve=(1,), concentration=9, hold=1e-3).scale_time(1e-4), "hold must be at least"),
         (lambda: Empirical(quantiles=(2.0, 1.0)), "quantiles must be at least two in ascending order"),
         (
             lambda: Empirical(quantiles=(1.0, 2.0), levels=(0, 0.9)),
@@ -65,8 +65,8 @@ DAY = Diurnal(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
         (lambda: Empirical(quantiles=(1, 2), seconds=(1, 2), shares=(0.5, 0.7)), "at most 1 together"),
         (lambda: Product(parts=()), "parts must be a list of at least one slowdown"),
         (lambda: Product(parts=(DAY, [0.6])), r"parts\[1\] must be the name of a slowdown"),
-        (lambda: DAY.scaled(0), "scale must be positive, not 0"),
-        (lambda: Diurnal(curve=24 * (1,), period=1.0).scaled(1e-9), "period must be at least"),
+        (lambda: DAY.scale_time(0), "scale must be positive, not 0"),
+        (lambda: Diurnal(curve=24 * (1,), period=1.0).scale_time(1e-9), "period must be at least"),
     ],
 )
 def test_a_slowdown_that_cannot_be_names_the_field(make, words):

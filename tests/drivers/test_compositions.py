@@ -53,7 +53,7 @@ def test_rows_in_the_replicas_are_averaged_where_gradients_are():
 
 def test_rows_may_stay_apart_where_that_is_said():
     said = rule(
-        exchange=Centre(), when=Background(), rows="local", update_centre=lambda self, copy, theirs: (copy, copy)
+        exchange=Centre(), when=Background(), rows="local", update_centre=lambda self, centre, message: (centre, centre)
     )
     final = finals(records(CLICKS, said, VirtualCluster(workers=2)))
     one, other = (final[f"worker{rank}/replica rows"]["feature"] for rank in range(2))
@@ -241,7 +241,7 @@ def test_a_shadow_goes_on_until_all_data_are_consumed(until):
     shadow = rule(
         exchange=Centre(),
         when=Background(until=until),
-        update_centre=lambda self, copy, theirs: (theirs, theirs),
+        update_centre=lambda self, centre, message: (message, message),
     )
     workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 22)
     cluster = VirtualCluster(workers=2, worker=Node(flops=1e4))
@@ -362,7 +362,7 @@ def test_a_rule_is_told_the_round(exchange):
         exchange=exchange,
         partner=lambda self, round, rank, workers: told.append((rank, round)) or 1 - rank,
         send=lambda self, memory, mine, round: told.append((-1, round)) or mine,
-        update_centre=lambda self, copy, theirs: (copy, theirs),
+        update_centre=lambda self, centre, message: (centre, message),
     )
     train(counting, replace(BOWL, samples=4 * 6), VirtualCluster(workers=2))
     assert sorted(round for rank, round in told if rank < 0) == [0, 0, 1, 1, 2, 2]

@@ -61,7 +61,7 @@ def test_a_cut_knows_its_parts(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stage-0000-00000020", "stage-0000.pt"]
     cut = cuts.find()
     assert [*cut.parts] == [*NAMES] and cut.state("reader0") == {}
-    cuts.delete()
+    cuts.delete_stage_checkpoint()
     assert not list(tmp_path.iterdir())
 
 

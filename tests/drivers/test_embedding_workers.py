@@ -16,7 +16,7 @@ from lib.cluster.base import nbytes
 from lib.cluster.spec import Work
 from lib.drivers.embedding_worker import EmbeddingWorker
 from lib.drivers.record import PartLog
-from lib.drivers.server_worker import first_sample, rank_of
+from lib.drivers.server_worker import embedding_worker_of, first_sample
 from lib.drivers.workers import EmbeddingWorkers
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair
@@ -49,7 +49,7 @@ def train(workload, protocol, cluster=None, embedding_workers=2, **options):
 def test_the_first_byte_of_a_sample_id_says_who_holds_it():
     assert first_sample(3, 0).to_bytes(8) == bytes([3, 0, 0, 0, 0, 0, 0, 0])
     assert (first_sample(255, 2) + 5).to_bytes(8) == bytes([255, 0, 2, 0, 0, 0, 0, 5])
-    assert rank_of(first_sample(255, 0xFFFF) + 2**40 - 1) == 255
+    assert embedding_worker_of(first_sample(255, 0xFFFF) + 2**40 - 1) == 255
 
 
 @settings(deadline=None, max_examples=8)
@@ -296,5 +296,5 @@ def test_summing_costs_each_entrys_row_and_each_sum():
 def test_a_dead_embedding_worker_abandons_the_batches_that_it_still_held():
     counts = {"samples held": 7, "samples returned": 3, "samples forgotten": 1}
     log = PartLog("embedding0", None, ledger=Counter(counts))
-    EmbeddingWorkers.settle_ledger(None, log)
+    EmbeddingWorkers.close_dead_ledger(None, log)
     assert log.extra["batches abandoned"] == 3

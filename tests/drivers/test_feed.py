@@ -217,7 +217,7 @@ def test_who_goes_on_beyond_a_batch_takes_the_next_of_its_own():
 
     def following(steps, beyond):
         own = OwnBatches(first=3, size=10, stride=4, workers=4)
-        own.skip(steps, beyond)
+        own.resume_after(steps, beyond)
         return asyncio.run(own.take(400))
 
     assert [following(0, 11), following(1, 11), following(5, 11), following(0, -1), following(2, -1)] == [

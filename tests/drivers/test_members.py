@@ -26,15 +26,15 @@ def test_a_worker_dies_comes_back_and_is_waited_for_from_its_first_question_on()
 def test_what_is_of_an_earlier_life_is_told_by_the_life():
     assert Members.of(2).after(0, "dies").generations == (1, 0)
     assert Members.of(2).with_generation(0, 3).after(0, "dies").generations == (4, 0)
-    assert Members.of(2).with_generation(1, 3).with_new_generations() == Members.of(2)
+    assert Members.of(2).with_generation(1, 3).with_zero_generations() == Members.of(2)
 
 
 def test_who_pauses_takes_part_and_may_be_left_out_until_the_cut():
     assert after("pauses").paused == {1} and after("pauses").awaited == {0, 2} and after("pauses").active == {0, 1, 2}
     assert after("pauses", "goes unawaited").left_out == {1} and not after("pauses", "goes unawaited").paused
-    goes_on = after("pauses", "goes unawaited").after_pause()
+    goes_on = after("pauses", "goes unawaited").with_all_resuming()
     assert goes_on.awaited == {0, 1, 2} and set(goes_on.standing) == {"resuming"}
-    assert after("dies").after_pause().awaited == {0, 2} and after("leaves").after_pause().awaited == {0, 2}
+    assert after("dies").with_all_resuming().awaited == {0, 2} and after("leaves").with_all_resuming().awaited == {0, 2}
 
 
 def test_a_message_that_a_dead_worker_had_sent_changes_nothing():
@@ -56,7 +56,7 @@ def test_each_is_in_one_standing_whatever_happens(changes):
 
 def test_who_dies_in_a_pause_takes_part_no_more():
     members = Members.of(2).after(0, "pauses").after(0, "dies")
-    assert members.active == members.after_pause().active == {1}
+    assert members.active == members.with_all_resuming().active == {1}
     left_out = Members.of(2).after(0, "pauses").after(0, "goes unawaited").after(0, "dies")
     assert left_out.active == {1} and left_out.standing[0] == "away"
 

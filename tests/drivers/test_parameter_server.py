@@ -317,8 +317,8 @@ def test_reading_and_updating_cost_the_numbers_that_they_touch():
     shard.dense, shard._size = DenseStore(np.zeros(10, np.float32), SGD(lr=1.0)), 10
     ids = np.arange(5)
     message = {"t": shard._store.encode_request(ids, ids, slice(None))}
-    assert shard.decode(message, whole=True)[1] == Work(bytes=8 * (3 * 5 + 10))
-    assert shard.decode(message, whole=False)[1] == Work(bytes=8 * 3 * 5)
+    assert shard.decode_requests(message, with_dense=True)[1] == Work(bytes=8 * (3 * 5 + 10))
+    assert shard.decode_requests(message, with_dense=False)[1] == Work(bytes=8 * 3 * 5)
     gradient = SimpleNamespace(dense=np.zeros(10, np.float32), rows={"t": (ids, None)})
     assert shard.update_cost(SimpleNamespace(gradients=[gradient])) == Work(bytes=12 * (3 * 5 + 10))
 

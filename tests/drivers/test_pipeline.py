@@ -92,7 +92,7 @@ def test_the_cache_stays_bounded():
     parts = records(workload, rule, VirtualCluster())
     largest = max(part.extra["largest cache"] for part in parts)
     rows_of_a_batch = 2 * GRAPH["batch_size"] + 2 * GRAPH["negatives"]
-    assert rule.most_cached == 8
+    assert rule.most_cached_updates == 8
     assert 0 < largest <= 8 * rows_of_a_batch
     assert sum(part.extra["rows evicted"] for part in parts) > 0
 

@@ -23,8 +23,8 @@ WHERE = {
     "validation": (Pipeline, "_validate"),
     "the device": (Trainer, "_call_model"),
     "the update": (Pipeline, "_update"),
-    "the way back": (Pipeline, "_download_results"),
-    "a writer": (HostStore, "_write"),
+    "the way back": (Pipeline, "_download_updated_rows"),
+    "a writer": (HostStore, "_write_rows"),
 }
 
 

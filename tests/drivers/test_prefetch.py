@@ -25,8 +25,8 @@ class Asked:
 
     pull_ahead: int
     batches: list[int] = field(default_factory=list)
-    pulls: dict[int, asyncio.Task] = field(default_factory=dict)
-    pull_once = ServerClient.pull_once
+    pulls_ahead: dict[int, asyncio.Task] = field(default_factory=dict)
+    take_pull = ServerClient.take_pull
 
     async def pull(self, batch):
         self.batches.append(batch.index)
@@ -47,7 +47,7 @@ def test_each_set_of_servers_is_asked_as_far_ahead_as_its_rule_says(aheads):
             done = 0
             async for batch in with_pulls(batches(9), sets, tasks):
                 assert batch.index == done
-                assert [await each.pull_once(batch) for each in sets] == [done] * len(sets)
+                assert [await each.take_pull(batch) for each in sets] == [done] * len(sets)
                 for _ in range(20):  # whatever is to be asked ahead is asked by now
                     await asyncio.sleep(0)
                 assert [len(each.batches) for each in sets] == [min(9, done + 1 + ahead) for ahead in aheads]

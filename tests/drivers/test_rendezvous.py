@@ -39,9 +39,9 @@ class Peers(Handle):
     async def _call(self, method, *args):
         if self.dead:
             raise NodeLost(f"worker{self.exchanger.rank}")
-        if method == "mix_round":
-            return self.exchanger.current_round(*args)
-        return await self.exchanger.message_of_round(*args)
+        if method == "round_for_peer":
+            return self.exchanger.round_for_peer(*args)
+        return await self.exchanger.serve_message(*args)
 
 
 class Clock:

@@ -8,7 +8,7 @@ import pytest
 
 import lib
 from lib import protocols
-from lib.drivers.parameter_server import ReturningServer, ServerNotes
+from lib.drivers.parameter_server import RecoveryLog, ReturningServer
 
 TASK = {"batch_size": 8, "vocabulary": 30, "fields": 2, "dim": 2, "hidden": (4,), "dense_features": 1, "save": False}
 SIZES = {"workers": 4, "servers": 2, "samples": 8 * 200}
@@ -69,17 +69,17 @@ def test_a_run_that_returns_to_its_checkpoint_starts_from_that_and_not_from_old_
 
 
 def test_notes_are_what_the_last_write_left(tmp_path):
-    notes, spans = ServerNotes(tmp_path), [1]
+    notes, spans = RecoveryLog(tmp_path), [1]
     assert notes.read() is None
     notes.write({"turn": 1}, {"spans": spans})
     spans.append(2)
     notes.write({"turn": 2}, {"spans": spans})
     notes._log.write(b"half a wri")  # of a turn that a death ended
-    assert ServerNotes(tmp_path).read() == ({"turn": 2}, {"spans": [1, 2]})
-    later = ServerNotes(tmp_path)
+    assert RecoveryLog(tmp_path).read() == ({"turn": 2}, {"spans": [1, 2]})
+    later = RecoveryLog(tmp_path)
     _, found = later.read()
     later.write({"turn": 3}, {"spans": [*found["spans"], 3]})
-    assert ServerNotes(tmp_path).read() == ({"turn": 3}, {"spans": [1, 2, 3]})
+    assert RecoveryLog(tmp_path).read() == ({"turn": 3}, {"spans": [1, 2, 3]})
 
 
 @pytest.mark.nightly

@@ -45,7 +45,7 @@ def test_threads_mix_as_one_or_each_for_itself(exchange):
         exchange=exchange,
         when=Loop(every=2),
         worker_threads=3,
-        update_centre=lambda self, copy, theirs: (copy, theirs),
+        update_centre=lambda self, centre, message: (centre, message),
     )
     workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 24)
     run = train(mixing, workload, VirtualCluster(workers=2, worker=Node(flops=1e4, cores=3)))
@@ -82,7 +82,7 @@ def test_a_merge_in_the_background_stops_no_thread_and_undoes_no_step():
     parts = records(Letters(samples=300), shadow, LocalCluster(workers=2, threads=4))
     final = finals(parts)
     assert sum(final[f"worker{rank}/replica"]["values"].sum() for rank in range(2)) == 300
-    assert sum(part.extra["updates beside a merge"] for part in parts) > 0
+    assert sum(part.extra["updates during a merge"] for part in parts) > 0
 
 
 def test_what_a_shadow_sent_stays_as_it_was_while_the_worker_trains():
@@ -162,7 +162,7 @@ def test_a_merge_and_an_update_never_start_from_the_same_values():
         worker_threads=3,
         exchange=Centre(),
         when=Background(),
-        update_centre=lambda self, copy, theirs: (copy, copy),
+        update_centre=lambda self, centre, message: (centre, centre),
         merge=merge,
     )
     run = train(shadow, replace(StepsThatMeet(), samples=30), LocalCluster(workers=1, threads=3))

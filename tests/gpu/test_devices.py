@@ -91,7 +91,7 @@ def test_the_host_waits_for_nothing_until_a_batch_is_on_its_way_back(name, monke
         return inside
 
     strict = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_call_model"), (Pipeline, "_update"))
-    others = ((Pipeline, "_download_results"), (Pipeline, "_snapshot"), (DenseStore, "export"))
+    others = ((Pipeline, "_download_updated_rows"), (Pipeline, "_dense_snapshot"), (DenseStore, "export"))
     for owner, method in (*strict, *others):
         mode = "error" if (owner, method) in strict else None
         monkeypatch.setattr(owner, method, within(getattr(owner, method), mode))
@@ -150,7 +150,7 @@ def test_a_table_there_is_the_table_of_the_host_and_waits_for_nothing(optimizer)
             for table in tables:
                 table.pull(ids)
                 table.push(ids, grads[:200], step, distinct=True)
-                table.update(many, grads, step, weights=weights, divisor=2.0)
+                table.push_weighted(many, grads, step, weights=weights, divisor=2.0)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     here, there = (table.export() for table in tables)

@@ -204,12 +204,12 @@ def test_steps_and_seconds_to_the_target_by_hand():
 def test_images_rates_fall_where_the_papers_do_and_questions_take_longer():
     made = {task: quality.job(task, "BSP", 500, steps=100, evaluations=1)["workload"] for task in quality.TASKS}
     images = made["images"]
-    rates = [images.rate_at(epoch / 200 * images.samples) for epoch in (0, 59, 60, 120, 160, 200)]
+    rates = [images.lr_factor_at(epoch / 200 * images.samples) for epoch in (0, 59, 60, 120, 160, 200)]
     assert rates == pytest.approx([1, 1, 0.2, 0.04, 0.008, 0.008])
-    assert made["clicks"].rate_at(made["clicks"].samples) == 1
+    assert made["clicks"].lr_factor_at(made["clicks"].samples) == 1
     batches = {task: each.batches() for task, each in made.items()}
     assert batches == {
         task: times * 100 * quality.WORKERS for task, times in {"images": 1, "questions": 2, "clicks": 20}.items()
     }
     steady = quality.with_constant_rate(quality.job("images", "BSP", 500, steps=100, evaluations=1))["workload"]
-    assert steady.rate_at(steady.samples) == 1 and replace(steady, lr_milestones=images.lr_milestones) == images
+    assert steady.lr_factor_at(steady.samples) == 1 and replace(steady, lr_milestones=images.lr_milestones) == images

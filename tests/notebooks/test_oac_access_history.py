@@ -7,7 +7,7 @@ import lib
 from lib.command_line import main
 from lib.drivers.record import END
 from lib.errors import BadOption
-from lib.results.outcome import access_table
+from lib.results.outcome import row_access_table
 from lib.results.run import Run
 from notebooks.oac import access_history as history
 from notebooks.oac.anomalies import anomalies, check, check_run
@@ -42,7 +42,7 @@ def test_a_run_keeps_its_history(protocol, tmp_path, reports):
     run.accesses.to_csv(tmp_path / "kept.csv", index=False)
     for path in (tmp_path / "kept" / "accesses.parquet", tmp_path / "kept.csv"):
         legs = history.load(path)
-        pd.testing.assert_frame_equal(access_table(list(legs.values())), run.accesses, check_dtype=False)
+        pd.testing.assert_frame_equal(row_access_table(list(legs.values())), run.accesses, check_dtype=False)
         assert check(legs[0]) == check_run(run)[0]
         assert main(["check", str(path)]) == (protocol == "pipelined")
     last = run.accesses[run.accesses["batch"] == END]

@@ -84,7 +84,7 @@ def test_early_is_where_sequential_has_what_the_paper_has_after_an_epoch():
             summary={},
             provenance=provenance,
             steady_qps=80.0,
-            judged=lambda metric: metric,
+            history_column=lambda metric: metric,
             quality=lambda metric, mrr=mrr: mrr[-1],
         )
         for mrr in curves.values()

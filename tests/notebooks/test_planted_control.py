@@ -6,7 +6,7 @@ import pytest
 import lib
 from lib import Lognormal, VirtualCluster, workloads
 from lib.protocols.server_rule import Apply, Drop, Push
-from notebooks.planted_control import PlantedControl, _uniform, dose
+from notebooks.planted_control import PlantedControl, PlantedHybrid, _uniform, dose
 from notebooks.study import job as study_job
 
 CLUSTER = VirtualCluster(workers=4, slowdown=Lognormal(sigma=0.2))
@@ -21,11 +21,25 @@ def test_without_a_dose_it_is_sync_to_the_bit():
     assert trained(PlantedControl(dropped=0.0)).digest == trained("sync").digest
 
 
+def test_without_a_dose_it_is_the_hybrid_to_the_bit():
+    assert trained(PlantedHybrid(dropped=0.0)).digest == trained("hybrid").digest
+
+
 def test_it_throws_a_share_away_and_counts_it():
     run = trained(PlantedControl(dropped=0.5))
     assert 0.35 < run.summary["dropped"] / run.summary["issued"] < 0.65
     assert trained(PlantedControl(dropped=0.5)).digest == run.digest, "alike in every run"
     assert trained(PlantedControl(dropped=1.0)).summary["dropped"] == run.summary["issued"]
+
+
+def test_the_hybrid_throws_gradients_of_rows_away_and_of_nothing_else():
+    frozen, half, none = (
+        trained(rule).model for rule in ("frozen", PlantedHybrid(dropped=0.5), PlantedHybrid(dropped=1.0))
+    )
+    untouched, some = frozen.rows["feature"], half.rows["feature"]
+    assert np.array_equal(none.rows["feature"].values, untouched.values)
+    assert not np.array_equal(none.dense["values"], frozen.dense["values"])
+    assert 0 < np.mean(some.stamps < 0) < 1 and np.all(none.rows["feature"].stamps < 0)
 
 
 def test_a_decision_is_of_every_push_once():

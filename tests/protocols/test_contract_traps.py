@@ -64,8 +64,8 @@ class TestLent:
 
     @pytest.mark.parametrize("answer", [np.zeros(2, np.float32), None, (1, 2, 3)])
     def test_update_centre_and_merge_return_two_things(self, answer):
-        with pytest.raises(BadOption, match="mine: update_centre must return two things, copy and answer"):
-            trained(variant(EASGD, update_centre=lambda self, copy, theirs: answer))
+        with pytest.raises(BadOption, match="mine: update_centre must return two things, centre and answer"):
+            trained(variant(EASGD, update_centre=lambda self, centre, message: answer))
         with pytest.raises(BadOption, match="mine: merge must return two things, memory and replica"):
             trained(variant(LocalSGD, merge=lambda self, memory, mine, mix: answer))
 

@@ -144,8 +144,8 @@ def test_one_hybrid_worker_that_reads_nothing_ahead_is_sync(seed, batches, count
 @PROPERTY
 @given(workers=WORKERS, seed=SEEDS, rounds=st.integers(1, 4), sigma=st.floats(0, 1))
 def test_hybrid_without_staleness_is_sync_in_small_steps(workers, seed, rounds, sigma):
-    """Nobody reads a row before all gradients of the step before are in it, nor later, since a ring ends for all at once; each is
-    then applied by itself."""
+    """No worker reads a row before all gradients of the step before are in it, nor later, since a ring ends for all at once; each
+    is then applied by itself."""
     cluster, batches = VirtualCluster(workers=workers, slowdown=sigma, collective="ring"), rounds * workers
     ends = []
     for rate, rule in (

@@ -102,5 +102,5 @@ def test_it_loses_no_step_at_any_speeds(cluster):
     final = finals(parts)
     assert sum(final[f"worker{rank}/replica"]["values"] for rank in range(3)) == pytest.approx(np.full(7, 60), abs=1e-3)
     mixed = sum(part.bytes["mix dense"] for part in parts)
-    mixes = sum(len(part.gaps) for part in parts)
+    mixes = sum(len(part.steps_between_mixes) for part in parts)
     assert mixes > 0 and 2 * 4 * mixes <= mixed <= 3 * 4 * mixes  # two or three of the seven numbers each time

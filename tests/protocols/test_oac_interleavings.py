@@ -104,7 +104,7 @@ def test_the_most_that_the_cache_needs_in_any_run(most):
                 todo.append((state, (*others, (batch, safe, stamps)), stamps + 1))
             else:
                 todo.append((rule.on_written(state, batch, stamp), others, stamps))
-    assert largest == rule.most_cached
+    assert largest == rule.most_cached_updates
 
 
 def test_without_that_admission_the_cache_has_no_bound():

@@ -310,7 +310,7 @@ def test_with_dynamic_local_updates_slow_workers_make_fewer_steps_between_exchan
     step = workload.work().flops / SLOW.flops
     cluster = VirtualCluster(workers=2, worker=SLOW, speeds=(1.0, 0.5))
     parts = records(workload, AsyncLocalSGD(period=5.5 * step), cluster)
-    gaps = {part.node: {gap for _, gap in part.gaps} for part in parts if part.node.startswith("worker")}
+    gaps = {part.node: {gap for _, gap in part.steps_between_mixes} for part in parts if part.node.startswith("worker")}
     assert gaps == {"worker0": {7}, "worker1": {4}}
     assert np.isfinite(finals(parts)["sync0/centre"]).all()
 

@@ -85,7 +85,7 @@ def test_dynamic_averaging(workers, steps, every, distance):
             serial.x[:] = last = serial.x.mean(0)
             mixes += 1
     same(np.stack([finals(parts)[f"worker{rank}/replica"]["values"] for rank in range(workers)]), serial.x)
-    assert [len(part.gaps) for part in parts if part.node.startswith("worker")] == [mixes] * workers
+    assert [len(part.steps_between_mixes) for part in parts if part.node.startswith("worker")] == [mixes] * workers
     sent = sum(part.bytes["mix dense"] for part in parts)
     assert sent == mixes * workers * 4 * serial.x.shape[1], "who only looks sends no parameters"
 

@@ -152,7 +152,7 @@ def test_an_equivalence_needs_a_control_that_is_seen_to_lose_and_a_reference_tha
 
 def test_a_loss_that_is_kept_within_the_margin_is_shown_beside_the_papers():
     found = one(claim(**EQUIVALENCE | {"cases": {"p": -1.0}}), x=eight(9.5), **KEPT)
-    assert "measurably worse, by 50.0 % [25.5, 74.5] of what the paper loses" in found.detail
+    assert "measurably worse: its loss is 0.5 times the paper's [0.26, 0.74]" in found.detail
 
 
 def test_a_margin_finer_than_a_tenth_is_kept():

@@ -155,6 +155,14 @@ def test_what_the_paper_has_is_hollow_and_what_is_predicted_a_line():
         assert words == ["gba", "measured", "predicted", *["the paper"] * (fig is panels)]
 
 
+@pytest.mark.parametrize("index", [["sync", "gba"], [7, 3]])
+def test_names_of_rows_are_shown_and_counts_of_rows_are_not(index):
+    html = plots.table(pd.DataFrame({"auc": [0.5, 0.75]}, index=index)).html
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", html) == (
+        ["sync", "0.50", "gba", "0.75"] if "gba" in index else ["0.50", "0.75"]
+    )
+
+
 def test_a_table_has_no_raw_numbers():
     data = pd.DataFrame({"task": ["a", "b"], "auc": [0.731234567, None], "n": [1200, 3], "qps": [0.25, 1.0]}).set_index(
         "task"

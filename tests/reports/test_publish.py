@@ -346,6 +346,7 @@ def test_a_rule_that_changed_judges_the_published_runs_again(ran):
         page = (paths.reference() / "gba" / "one.html").read_text()
         assert page.count('class="verdict other-size"') == 2 and 'class="verdict reproduced"' not in page
         assert "judged again, by today&#39;s rule, from runs made by the code of" in page and "What is seen." in page
+        assert '<a href="../claims/a.b.json">claims/a.b.json</a>' in page, "the word of its own day is a link"
         assert (
             after["claims/a.b.json"] == before["claims/a.b.json"]
             and b'"word": "reproduced"' in after["claims/a.b.json"]

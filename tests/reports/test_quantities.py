@@ -29,6 +29,7 @@ from tests.reports.test_claims import EQUIVALENCE, claim
         ([9.0], 34.0, -1),
         ([0.0123], None, 4),
         ([3.0, 2.0], None, 0),
+        ([1.0000000000000020], 1e-15, 5),  # rounding errors of sums
     ],
 )
 def test_as_many_digits_as_the_interval_carries(numbers, half, places):
@@ -85,11 +86,17 @@ def test_what_is_out_of_bounds_is_never_written_as_the_bound():
     assert measured_text(asked, dataclasses.replace(found, high=1.02)).endswith("1.02)")
 
 
+def test_a_papers_ratio_that_is_not_one_is_not_written_as_one():
+    assert [paper_text(claim("ratio"), case(1.002, 0.003, x)) for x in (0.9997, 1.0)] == ["0.9997×", "1×"]
+
+
 def test_a_share_is_written_with_its_interval_and_both_numbers():
     found = dataclasses.replace(case(2.6134, 0.052, 2.26), part=(1.178, 1.153, 1.203))
     of = claim("ratio", metric="qps", cases={"p": 2.26})
     assert part_text(of, found) == "118 % [115, 120] of the paper's effect"
     assert result_text(of, found) == f"{part_text(of, found)} (2.61× [2.56, 2.67]; paper: 2.26×)"
+    large = dataclasses.replace(found, part=(24.2, 23.1, 25.3))
+    assert part_text(of, large) == "24.2 times [23.1, 25.3] the paper's effect", "2 420 % reads as an error"
     kept = dataclasses.replace(case(-0.0008, 0.0001), part=(0.967, 0.9633, 0.9704))
     equivalence = claim(metric="auc", **EQUIVALENCE)
     assert part_text(equivalence, kept) == "keeps 96.7 % [96.3, 97.0] of the gain (rule: 90 %)"

@@ -200,6 +200,18 @@ def test_side_by_side_all_go_on_after_one_fails(house, capfd, monkeypatch):
     assert "[IPKernelApp]" not in capfd.readouterr().err, "a good run says nothing of its kernels"
 
 
+def test_a_kernel_that_waits_for_ever_says_where_and_the_notebook_runs_once_more(house, capfd, monkeypatch):
+    monkeypatch.setattr("reports.runner.parallel.cpu_count", lambda: 1)
+    monkeypatch.setattr("reports.runner.warm_kernel.LIMIT", 4.0)
+    waiting = "import threading\ndef wait_for_nothing(): threading.Event().wait()"
+    begun = str(house.root / "begun")
+    at_first = f"import os\nif not os.path.exists({begun!r}):\n    os.mkdir({begun!r})\n    wait_for_nothing()"
+    house.notebook("n", "# N", waiting, at_first, parameters=PARAMETERS)
+    assert runner.run_together(runner.experiments(), "smoke") == []
+    said = capfd.readouterr().err
+    assert "in wait_for_nothing" in said and "n: the kernel died (out of memory, or stuck?)" in said
+
+
 def test_what_measures_the_machine_runs_alone_and_last(house, monkeypatch):
     alone = house.notebook("a", "# N")
     alone.write_text(json.dumps({**json.loads(alone.read_text()), "metadata": {"alone": True}}))

@@ -104,7 +104,7 @@ def trained(seed):
 
 def test_nothing_else_draws_a_sealed_seed(monkeypatch):
     monkeypatch.delenv(seeds.DRAWN, raising=False)
-    assert [*seeds.judging(3)] == [*JUDGING[:3]] and not seeds.drawn()
+    assert [*seeds.judging(3)] == [*JUDGING[:3]] and not seeds.sealed_run_seeds()
     with pytest.raises(BadOption, match="seed 7000003 is sealed: `lockstep run PAPER --sealed` alone draws"):
         trained(SEALED[3])
     with pytest.raises(BadOption, match="rates are tried: seed 7000000"):

@@ -12,7 +12,7 @@ import lib
 from lib import Node, VirtualCluster
 from lib.errors import LockstepError
 from lib.protocols import Pair, get
-from lib.results.outcome import _mean_within, _training_metrics, staleness_statistics
+from lib.results.outcome import _loss_metrics, _mean_within, staleness_statistics
 from lib.results.run import Run
 from lib.store import checkpoint, sealed
 from tests.test_bad_input import broken
@@ -68,8 +68,8 @@ def test_quality_is_the_mean_over_the_last_fifth_and_never_the_last_iterate():
     auc = {500: 0.1, 808: 0.2, 820: 0.6, 900: 0.7, 1000: 0.9}
     run = evaluated(auc=auc, expected_auc={at: value + 0.05 for at, value in auc.items()})
     assert Run.quality(run, "auc") == pytest.approx((0.6 + 0.7 + 0.9) / 3)
-    assert Run.quality(run, Run.judged(run, "auc")) == pytest.approx((0.6 + 0.7 + 0.9) / 3 + 0.05)
-    assert Run.judged(evaluated(auc=auc), "auc") == "auc"
+    assert Run.quality(run, Run.history_column(run, "auc")) == pytest.approx((0.6 + 0.7 + 0.9) / 3 + 0.05)
+    assert Run.history_column(evaluated(auc=auc), "auc") == "auc"
     assert Run.quality(evaluated(auc={1000: 0.9}), "auc") == 0.9
 
 
@@ -169,7 +169,7 @@ def test_normalised_entropy_by_hand():
     """Of four samples one is positive; predictions that are the base rate have an entropy of one."""
     rate = -(np.log(0.25) + 3 * np.log(0.75))
     steps = pd.DataFrame({"samples": [3, 1], "loss": [0.2, 0.6], "logloss": [rate / 2, rate / 2], "positives": [1, 0]})
-    assert _training_metrics(steps) == pytest.approx({"train_loss": 0.3, "train_ne": 1.0})
+    assert _loss_metrics(steps) == pytest.approx({"train_loss": 0.3, "train_ne": 1.0})
 
 
 def test_mean_staleness_by_hand():

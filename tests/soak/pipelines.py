@@ -111,7 +111,7 @@ def stirred(case: Case) -> Iterator[None]:
 
             stack.enter_context(patch.object(pipeline_loop, "HostStore", store))
         if "hesitation" in case:
-            stack.enter_context(patch.object(WallClockSite, "_runs_inline", lambda self, work: False))
+            stack.enter_context(patch.object(WallClockSite, "_too_small_for_thread", lambda self, work: False))
             locks = SimpleNamespace(Lock=partial(_Hesitant, case["hesitation"]), Condition=threading.Condition)
             stack.enter_context(patch.object(table, "threading", locks))
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())
@@ -176,4 +176,4 @@ def calls_at_once(run: Run) -> int:
 def most_rows(plan: Plan) -> int:
     """Of a table in the device's cache."""
     sizes = (ids.size for index in range(plan.batches) for ids in plan.batch(index).ids.values())
-    return plan.protocol.dense.most_cached * max(sizes)
+    return plan.protocol.dense.most_cached_updates * max(sizes)

@@ -51,7 +51,7 @@ def fault(kind, owner, method, *others):
 
 @fault("lost update", Table, "write")
 def writes_ignore_timestamps(write):
-    return lambda self, rows, newer=True, order=None: write(self, rows, newer=False, order=order)
+    return lambda self, rows, newer=True, order_out=None: write(self, rows, newer=False, order_out=order_out)
 
 
 @fault("lost update", HostStore, "write", (Table, "write", writes_ignore_timestamps))
@@ -68,12 +68,12 @@ def timestamps_are_compared_without_a_lock(write):
     return unlocked
 
 
-@fault("stamp without data", Cache, "reserve_rows")
+@fault("stamp without data", Cache, "reserve_view")
 def the_counter_is_read_once_more_for_the_cache(room):
     return lambda self, ids, stamp: room(self, ids, stamp + 1)
 
 
-@fault("lost update", Pipeline, "_stamp_batch")
+@fault("lost update", Pipeline, "_assign_timestamp")
 def two_batches_read_the_counter_at_once(stamp):
     def again(self, work):
         stamp(self, work)
@@ -82,12 +82,12 @@ def two_batches_read_the_counter_at_once(stamp):
     return again
 
 
-@fault("stale read", OAC, "stale_rows")
+@fault("stale read", OAC, "stale_reads")
 def nothing_is_validated(stale):
     return lambda self, read, cached: np.zeros(len(read), bool)
 
 
-@fault("stale read", OAC, "stale_rows")
+@fault("stale read", OAC, "stale_reads")
 def only_much_later_updates_are_validated(stale):
     return lambda self, read, cached: cached > read + 1
 
@@ -119,10 +119,10 @@ def ste_is_the_batchs_own_mft(on_read):
     return own
 
 
-@fault("stale read", Cache, "reserve_rows")
+@fault("stale read", Cache, "reserve_view")
 def an_older_cache_entry_overwrites_a_newer(room):
     def back(self, ids, stamp):
-        there = self.find(ids)[1] >= 0
+        there = self.places_and_stamps(ids)[1] >= 0
         entries = self._index.read(ids[there])
         rows = room(self, ids, stamp)
         self._index.write(entries, newer=False)
@@ -151,9 +151,9 @@ def the_cache_gives_first_rows_under_its_timestamps(validated):
 
 @fault("data without stamp", Table, "write")
 def the_store_replaces_rows_and_not_their_timestamps(write):
-    def stale(self, rows, newer=True, order=None):
+    def stale(self, rows, newer=True, order_out=None):
         stamps = self.stamps(rows.ids)
-        write(self, rows, newer=newer, order=order)
+        write(self, rows, newer=newer, order_out=order_out)
         write(self, replace(self.read(rows.ids), stamps=stamps), newer=False)
 
     return stale
@@ -163,10 +163,10 @@ def the_store_replaces_rows_and_not_their_timestamps(write):
 def the_store_gives_what_is_to_come(read):
     """Numbers of the order are drawn long after the row was read or written."""
 
-    def early(self, ids, order=None):
-        rows = read(self, ids, order=order)
-        if order is not None:
-            order -= 10**3
+    def early(self, ids, order_out=None):
+        rows = read(self, ids, order_out=order_out)
+        if order_out is not None:
+            order_out -= 10**3
         return rows
 
     return early
@@ -228,8 +228,8 @@ def check_order(case):
 
 def test_what_the_history_hides_is_found_by_the_serial_run(monkeypatch, reports):
     """The device makes other rows than a serial run, and everybody has those."""
-    rate = Plan.rate_after
-    monkeypatch.setattr(Plan, "rate_after", lambda self, samples: 2 * rate(self, samples))
+    rate = Plan.lr_factor_after
+    monkeypatch.setattr(Plan, "lr_factor_after", lambda self, samples: 2 * rate(self, samples))
     assert check(BUSY).kind == "oac: no serial run"
 
 
@@ -256,7 +256,7 @@ def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monk
     with monkeypatch.context() as cut:
         cut.setattr(kernels, "replace_rows", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            store._write(0, {"t": written})
+            store._write_rows(0, {"t": written})
     store._read(1, {"t": np.array([1, 2])})
     read, write, again = store.record.accesses
     assert (read.ended > read.began) and write.ended == -1 and again.ended > again.began > read.ended

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import lib
-from lib.cluster.failures import Connection
+from lib.cluster.failures import MessageFailures
 from lib.cluster.local import run_in_event_loop_thread
 from lib.protocols import ALL
 from tests.soak import KINDS, Found, checks, soak
@@ -87,7 +87,7 @@ def test_a_forgotten_state_is_found_and_made_small(reports, monkeypatch):
     late = {"late": 0.5, "delay": 0.002, "lost": 0.0, "retry": 0.0}
     case = CUT | {"mishaps": late, "failures": [DIES], "slowdown": 0.3}
     assert check(case) is None
-    monkeypatch.setattr(Connection, "restore", lambda self, state: None)
+    monkeypatch.setattr(MessageFailures, "restore", lambda self, state: None)
     finding = check(case)
     assert finding.kind.startswith("resumed: another") and finding.stopped
 

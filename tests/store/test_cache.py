@@ -24,7 +24,7 @@ def test_the_newest_rows_are_there_until_they_are_safe(calls):
     cache, updates, safe = Cache(2, torch.device("cpu")), {}, -1
     for stamp, (ids, lag) in enumerate(calls):
         ids = np.array(ids)
-        cache.reserve_rows(ids, stamp).copy_(filled(ids, stamp))
+        cache.reserve_view(ids, stamp).copy_(filled(ids, stamp))
         updates[stamp] = ids
         before = len(cache)
         gone = cache.release_updates(stamp - lag)
@@ -33,17 +33,17 @@ def test_the_newest_rows_are_there_until_they_are_safe(calls):
         assert len(cache) == before - gone == sum(each.size for each in kept.values())
         newest = {number: when for when, each in kept.items() for number in each.tolist()}
         asked = np.unique(np.concatenate(list(updates.values())))
-        assert cache.find(asked)[1].tolist() == [newest.get(number, -1) for number in asked.tolist()]
+        assert cache.places_and_stamps(asked)[1].tolist() == [newest.get(number, -1) for number in asked.tolist()]
         known = np.array(list(newest), np.int64)
-        rows = cache.take(cache.find(known)[0])
+        rows = cache.take(cache.places_and_stamps(known)[0])
         assert rows[:, 0].tolist() == list(newest.values()) and rows[:, 1].tolist() == (known % 97).tolist()
-    assert cache.find(np.array([77, 78]))[1].tolist() == [-1, -1]
+    assert cache.places_and_stamps(np.array([77, 78]))[1].tolist() == [-1, -1]
 
 
 def test_room_is_used_again_and_the_index_forgets():
     cache = Cache(1, torch.device("cpu"))
     for stamp in range(200):
         ids = np.arange(10) + 10 * stamp
-        cache.reserve_rows(ids, stamp)
+        cache.reserve_view(ids, stamp)
         cache.release_updates(stamp - 1)
     assert len(cache) == 10 and len(cache._index) <= 30 and len(cache._rows) <= 40

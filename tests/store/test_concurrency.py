@@ -64,7 +64,7 @@ def act(table, call, ids, number):
     if call == "push":
         return table.push(ids, block, number, rate=1 + number % 2)
     if call == "update":
-        return table.update(ids, block, number, weights=(table.stamps(ids) % 3).astype(np.float32) / 2)
+        return table.push_weighted(ids, block, number, weights=(table.stamps(ids) % 3).astype(np.float32) / 2)
     if call == "write":
         return table.write(
             Rows(ids, block, np.abs(block), np.full(ids.size, max(0, number - 2))), newer=number % 2 == 0

@@ -48,7 +48,7 @@ def test_what_export_gave_continues_bit_for_bit(optimizer):
 def test_a_step_that_is_left_out_leaves_everything_as_it_was(optimizer):
     store, plain = DenseStore(vector(0), optimizer), DenseStore(vector(0), optimizer)
     for taken in (False, True, False, True):
-        store.apply(vector(int(taken)), where=torch.tensor(taken))
+        store.apply(vector(int(taken)), sound=torch.tensor(taken))
         if taken:
             plain.apply(vector(1))
         ours, theirs = store.export(), plain.export()
@@ -173,7 +173,7 @@ def test_what_no_gradient_moves_lies_behind_what_the_optimiser_steps(optimizer):
         store.apply(vector(seed, 3))
         alone.apply(vector(seed, 3))
     seen = store.copy_with_version()
-    store.shift_values(np.float32([1, -1]))
+    store.shift_statistics(np.float32([1, -1]))
     assert store.pull()[:3].tolist() == alone.pull().tolist()
     np.testing.assert_array_equal(store.pull()[3:], start[3:] + np.float32([1, -1]))
     assert store.copy_with_version(seen)[1] == seen[1] + 1

@@ -78,7 +78,7 @@ def test_first_rows_are_uniform():
 
 def combine(ids, grads, weights):
     distinct, positions = kernels.unique(ids)
-    return distinct, *kernels.add_up(positions, grads, weights, distinct.size)
+    return distinct, *kernels.sum_count(positions, grads, weights, distinct.size)
 
 
 def test_weighted_sums_by_hand():
@@ -124,7 +124,7 @@ class Index:
 
     def find(self, *ids):
         slots = np.empty(len(ids), np.int64)
-        missing = kernels.find(ints(*ids), self.index, self.words, 0, 0, slots, np.empty((0, 0), np.float32))
+        missing = kernels.find_slots(ints(*ids), self.index, self.words, 0, 0, slots, np.empty((0, 0), np.float32))
         assert missing == (slots < 0).sum()
         return slots.tolist()
 

@@ -183,7 +183,7 @@ def test_a_bound_leaves_what_is_no_number():
 def test_dense_variant_equals_torch(optimizer, rate):
     ours, theirs = (torch.tensor(starting_rows().ravel()) for _ in range(2))
     state = optimizer.initial_dense_state(ours)
-    stepper = plain_torch(optimizer.with_rate(rate), [theirs.requires_grad_()])
+    stepper = plain_torch(optimizer.scale_lr(rate), [theirs.requires_grad_()])
     rng = np.random.default_rng(2)
     for _ in range(60):
         theirs.grad = torch.tensor(rng.normal(0, 1, len(ours)).astype(np.float32))

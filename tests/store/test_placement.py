@@ -18,8 +18,8 @@ from lib.store.rows import (
     dense_slice,
     look_up_costs,
     pack_groups,
-    place_dense,
     place_rows,
+    reshard_dense,
 )
 from lib.store.table import Table
 
@@ -81,8 +81,8 @@ def test_by_group_congests_where_uniform_does_not():
     assert np.bincount(by_group.shard_of("a", ids), minlength=3).tolist() == [4500, 500, 0]
     assert np.bincount(Uniform(shards=3).shard_of("a", ids), minlength=3).max() < 0.4 * ids.size
     costs = {"a/0": 4500, "a/1": 500}
-    assert by_group.loads(costs).tolist() == [4500, 500, 0]
-    assert Uniform(shards=4).loads(costs).tolist() == [1250] * 4
+    assert by_group.shard_loads(costs).tolist() == [4500, 500, 0]
+    assert Uniform(shards=4).shard_loads(costs).tolist() == [1250] * 4
 
 
 def test_packing_by_hand():
@@ -90,13 +90,13 @@ def test_packing_by_hand():
     costs = {"a": 7, "b": 6, "c": 5, "d": 4, "e": 3}
     placed = pack_groups(costs, 2)
     assert placed.owners == {"a": (0,), "b": (1,), "c": (1,), "d": (0,), "e": (0,)}
-    assert placed.loads(costs).tolist() == [14, 11]
+    assert placed.shard_loads(costs).tolist() == [14, 11]
 
 
 def test_a_group_that_is_too_large_is_cut():
     costs = {"a": 9, "b": 2, "c": 1}
     placed = pack_groups(costs, 4)
-    assert placed.owners["a"] == (0, 1, 2) and placed.loads(costs).tolist() == [3, 3, 3, 3]
+    assert placed.owners["a"] == (0, 1, 2) and placed.shard_loads(costs).tolist() == [3, 3, 3, 3]
     assert set(placed.shard_of("a", IDS)) == {0, 1, 2} and set(placed.shard_of("b", IDS)) == {3}
     assert pack_groups({"a": 0, "b": 0}, 4).owners == {"a": (0,), "b": (0,)} and pack_groups({}, 4).owners == {}
 
@@ -105,7 +105,7 @@ def test_a_group_that_is_too_large_is_cut():
 @given(costs=st.lists(st.integers(0, 30), min_size=1, max_size=7), shards=st.integers(1, 3))
 def test_packing_is_within_its_bound(costs, shards):
     costs = {str(number): cost for number, cost in enumerate(costs)}
-    found = pack_groups(costs, shards).loads(costs)
+    found = pack_groups(costs, shards).shard_loads(costs)
     assert sum(found) == pytest.approx(sum(costs.values()))
     assignments = itertools.product(range(shards), repeat=len(costs))
     best = min(max(np.bincount(a, weights=list(costs.values()), minlength=shards)) for a in assignments)
@@ -141,7 +141,7 @@ def test_shards_of_any_number_become_any_other(before, after, optimizer):
 def test_dense_shards_become_others_and_train_on(optimizer):
     whole = DenseStore(np.arange(10, dtype=np.float32), optimizer)
     whole.apply(np.ones(10, np.float32))
-    parts = place_dense(place_dense([whole.export()], 3), 4)
+    parts = reshard_dense(reshard_dense([whole.export()], 3), 4)
     whole.apply(np.full(10, 2, np.float32))
     for shard, arrays in enumerate(parts):
         store = DenseStore(np.zeros(arrays["values"].size, np.float32), optimizer)

@@ -193,7 +193,7 @@ def test_a_call_that_fails_changes_nothing(name, monkeypatch):
             patched.setattr(kernels, function, broken)
             with pytest.raises(MemoryError):
                 table.push(np.arange(1000, 1400), np.ones((400, DIM), np.float32), 99)
-        table._attach_segment()  # its own undo needed the broken function too
+        table._resume_from_segment()  # its own undo needed the broken function too
         assert same(table, before)
     for each in (table, before):
         each.push(np.arange(1000, 1400), np.ones((400, DIM), np.float32), 99)

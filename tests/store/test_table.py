@@ -56,7 +56,7 @@ def test_duplicates_equal_their_sum_pushed_once(optimizer):
         ids, grads = rng.integers(0, 9, 12), rng.normal(0, 1, (12, 4)).astype(np.float32)
         doubled.push(ids, grads, stamp)
         distinct, positions = kernels.unique(ids)
-        once.push(distinct, kernels.add_up(positions, grads, np.ones(12, np.float32), distinct.size)[0], stamp)
+        once.push(distinct, kernels.sum_count(positions, grads, np.ones(12, np.float32), distinct.size)[0], stamp)
     assert same(doubled.export(), once.export())
 
 
@@ -79,13 +79,13 @@ def test_a_weighted_update_is_a_push_of_the_weighted_sums(optimizer):
     tables = [Table(4, optimizer, seed=1) for _ in range(4)]
     for table in tables:
         table.push(np.array([7, 8]), np.ones((2, 4), np.float32), 5)
-    assert tables[0].update(ids, grads, 6, weights=weights, divisor=3) == 4
+    assert tables[0].push_weighted(ids, grads, 6, weights=weights, divisor=3) == 4
     sums = np.stack([grads[0] + np.float32(0.5) * grads[3], grads[2]])
     tables[1].push(np.array([7, 9]), sums / np.float32(3), 6)
     assert same(tables[0].export(), tables[1].export())
 
     assert tables[2].stamps(ids).tolist() == [5, 5, -1, 5, -1, 5]
-    assert tables[2].update(ids, grads, 6, weights=weights) == 4
+    assert tables[2].push_weighted(ids, grads, 6, weights=weights) == 4
     tables[3].push(np.array([7, 9]), sums / np.array([[2], [1]], np.float32), 6)
     assert same(tables[2].export(), tables[3].export())
 
@@ -93,7 +93,7 @@ def test_a_weighted_update_is_a_push_of_the_weighted_sums(optimizer):
 def test_an_update_may_have_a_rate_of_its_own():
     half, plain = Table(4, ALL[1], seed=1), Table(4, Adagrad(lr=0.05), seed=1)
     ids, grads, ones = np.array([3, 4]), np.ones((2, 4), np.float32), np.ones(2, np.float32)
-    half.update(ids, grads, 1, weights=ones, rate=0.5)
+    half.push_weighted(ids, grads, 1, weights=ones, rate=0.5)
     plain.push(ids, grads, 1)
     assert same(half.export(), plain.export())
 
@@ -167,10 +167,10 @@ def test_loaded_content_continues_bit_for_bit(optimizer):
 def test_the_order_of_accesses_goes_on_after_a_cut():
     before, after = (Table(2, SGD(lr=0.1), seed=0) for _ in range(2))
     orders = np.full((3, 2), -1)
-    written = before.read(ints(1, 2), order=orders[0])
-    before.write(written, newer=False, order=orders[1])
+    written = before.read(ints(1, 2), order_out=orders[0])
+    before.write(written, newer=False, order_out=orders[1])
     after.restore(before.dump())
-    after.read(ints(1, 2), order=orders[2])
+    after.read(ints(1, 2), order_out=orders[2])
     assert (np.diff(orders, axis=0) > 0).all() and (orders[0] >= 0).all()
 
 
@@ -194,7 +194,7 @@ def test_read_only_input_compiles_nothing():
     table.assign(ids[:2], grads[:2])
     table.write(Rows(ids[:2], grads[:2], np.empty((2, 0), np.float32), ids[:2]))
     assert table.pull(ids).tolist() == [[1, 1]] * 3
-    for kernel in (kernels.unique, kernels.add_up, kernels.step, kernels.find, kernels.replace_rows):
+    for kernel in (kernels.unique, kernels.sum_count, kernels.step, kernels.find_slots, kernels.replace_rows):
         assert len(kernel.signatures) == 1, kernel.__name__
 
 

@@ -102,9 +102,9 @@ def test_loss_is_the_mean_cross_entropy(batch):
 
 
 def test_flops_count_the_mlp():
-    assert DeepFM.flops(**SHAPE) == 2 * (8 * 4 + 4) + 4 * 3 * 3 + 2 * 2
-    assert DLRM.flops(**SHAPE) == 2 * (8 * 4 + 4) + 2 * 2 * (16 + 2)
-    assert FFNN.flops(**SHAPE) == 2 * (8 * 4 + 4) + 8 * 4
+    assert DeepFM.forward_flops(**SHAPE) == 2 * (8 * 4 + 4) + 4 * 3 * 3 + 2 * 2
+    assert DLRM.forward_flops(**SHAPE) == 2 * (8 * 4 + 4) + 2 * 2 * (16 + 2)
+    assert FFNN.forward_flops(**SHAPE) == 2 * (8 * 4 + 4) + 8 * 4
 
 
 def test_ffnn_equals_torch_with_its_own_batch_norm(batch):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import workloads
-from lib.tasks.clicks_stream import FIELD_SHIFT, ClickStream, _hashed, concatenate, teacher
+from lib.tasks.clicks_stream import FIELD_SHIFT, ClickStream, _uniform_numbers, concatenate, teacher
 from lib.tasks.sampling import alias_table, pick, zipf_probabilities
 
 PLAN = {
@@ -147,12 +147,12 @@ def test_a_stream_is_the_same_however_it_is_cut():
 
 def test_its_numbers_are_splitmix64s():
     """The first two that its author's code gives for a seed of 1234567."""
-    numbers = _hashed(np.uint64(1234567), 0, 1, 2)
+    numbers = _uniform_numbers(np.uint64(1234567), 0, 1, 2)
     np.testing.assert_array_equal(numbers[0] * 2**53, [6457827717110365317 >> 11, 3203168211198807973 >> 11])
 
 
 def test_its_numbers_are_uniform_and_clicks_as_frequent_as_asked_for():
-    numbers = _hashed(np.uint64(7), 0, 20_000, 5)
+    numbers = _uniform_numbers(np.uint64(7), 0, 20_000, 5)
     assert numbers.min() >= 0 and numbers.max() < 1
     np.testing.assert_allclose(numbers.mean(0), 0.5, atol=0.01)
     np.testing.assert_allclose(np.cov(numbers.T), np.eye(5) / 12, atol=0.002)

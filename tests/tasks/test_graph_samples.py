@@ -107,13 +107,13 @@ def test_the_share_is_exact_and_the_draw_repeats():
 
 
 def test_few_neighbours_are_all_taken_in_both_directions():
-    near, degree = star(10).sample_neighbours(np.array([3, 0, 9]), 8, stream(0, "near"))
+    near, degree = star(10).distinct_neighbours(np.array([3, 0, 9]), 8, stream(0, "near"))
     assert degree.tolist() == [1, 8, 0]
     assert near[0].tolist() == [0] + [3] * 7  # the places past the end repeat the entity
     assert sorted(near[1].tolist()) == list(range(1, 9)) and set(near[2].tolist()) == {9}
 
 
 def test_many_neighbours_are_sampled_evenly_and_without_replacement():
-    near, degree = star(10).sample_neighbours(np.zeros(8_000, np.int64), 3, stream(0, "near"))
+    near, degree = star(10).distinct_neighbours(np.zeros(8_000, np.int64), 3, stream(0, "near"))
     assert (degree == 3).all() and all(len(set(row)) == 3 for row in near.tolist())
     np.testing.assert_allclose(np.bincount(near.ravel(), minlength=9)[1:] / 8_000, 3 / 8, atol=0.02)

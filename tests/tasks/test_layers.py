@@ -2,16 +2,16 @@ import numpy as np
 import pytest
 import torch
 
-from lib.tasks.layers import Conv, Norm, generator, mlp, mlp_flops, use_fixed_moments
+from lib.tasks.layers import BatchNorm, Conv, generator, mlp, mlp_flops, use_fixed_moments
 
 
 def test_norm_is_torch_batch_norm_on_the_batch():
     inputs = torch.randn(6, 3, 4, 4)
-    torch.testing.assert_close(Norm(3)(inputs), torch.nn.BatchNorm2d(3)(inputs))
+    torch.testing.assert_close(BatchNorm(3)(inputs), torch.nn.BatchNorm2d(3)(inputs))
 
 
 def test_a_step_leaves_nothing_in_a_norm():
-    norm, inputs = Norm(3), torch.randn(6, 3)
+    norm, inputs = BatchNorm(3), torch.randn(6, 3)
     first = norm(inputs)
     norm(torch.randn(6, 3) + 10)
     assert torch.equal(norm(inputs), first) and not list(norm.buffers())
@@ -38,13 +38,13 @@ def test_settled_comes_undone_after_an_error():
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1, 1)])
 def test_one_value_a_channel_normalises_to_the_bias(shape):
-    norm = Norm(3)
+    norm = BatchNorm(3)
     norm.bias.data = torch.tensor([1.0, 2.0, 3.0])
     assert norm(torch.randn(shape)).flatten().tolist() == [1, 2, 3]
 
 
 def test_gradients_through_a_norm():
-    norm = Norm(2).double()
+    norm = BatchNorm(2).double()
     inputs = torch.randn(4, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x, w, b: torch.func.functional_call(norm, {"weight": w, "bias": b}, x),
                                     (inputs, norm.weight, norm.bias))  # fmt: skip

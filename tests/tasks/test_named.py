@@ -13,7 +13,7 @@ from lib.store.optim import Adam, Momentum
 from lib.tasks.workload import dense_parameters, evaluate
 from lib.workloads import PROFILES
 
-NAMED = [*workloads.named()]
+NAMED = [*workloads.named_entries()]
 CEILINGS = {"auc_ceiling", "mrr_truth", "accuracy_ceiling", "em_ceiling"}
 QUICK = {"samples": 256, "batch_size": 32}
 
@@ -21,7 +21,7 @@ QUICK = {"samples": 256, "batch_size": 32}
 @pytest.mark.parametrize("name", NAMED)
 def test_every_profile_is_a_workload_and_a_larger_one_is_larger(name):
     smoke, laptop, full = (workloads.get(name, profile=profile) for profile in PROFILES)
-    assert smoke == workloads.get(name) and smoke.title == f"workload {name!r}"
+    assert smoke == workloads.get(name) and smoke.name_in_errors == f"workload {name!r}"
     assert smoke.samples < laptop.samples < full.samples and smoke.name == laptop.name == full.name == name
 
 

@@ -116,4 +116,4 @@ def test_youtube_gradients(tube_batch):
 
 
 def test_flops_count_the_recurrence():
-    assert DIEN.flops(**SHAPE, parts=2) == 2 * (4 + 8 + 1) + 3 * (24 * 16 + 24)
+    assert DIEN.forward_flops(**SHAPE, parts=2) == 2 * (4 + 8 + 1) + 3 * (24 * 16 + 24)

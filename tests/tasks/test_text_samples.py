@@ -23,7 +23,7 @@ TEXT = "The cat sat. A dog, named Rex, barked at the cat."
 
 
 def test_the_answer_is_the_stretch_of_the_kind_asked_for():
-    drawn, chance = PLAN.synthetic(300, seed=0, first=0)
+    drawn, chance = PLAN.draw_with_bayes_accuracy(300, seed=0, first=0)
     assert drawn.tokens.shape == (300, 24) and drawn.tokens.max() < 4 + 3 + 4 * 5
     for tokens, (first, last), sure in zip(drawn.tokens, drawn.spans, chance, strict=True):
         assert tokens[0] == CLS and tokens[2] == tokens[-1] == SEP
@@ -37,7 +37,7 @@ def test_the_answer_is_the_stretch_of_the_kind_asked_for():
 
 
 def test_a_share_of_the_questions_is_ambiguous():
-    assert PLAN.synthetic(5_000, seed=1, first=0)[1].mean() == pytest.approx(0.8, abs=0.02)
+    assert PLAN.draw_with_bayes_accuracy(5_000, seed=1, first=0)[1].mean() == pytest.approx(0.8, abs=0.02)
 
 
 def test_words_are_cut_with_their_places_and_the_commonest_are_kept():

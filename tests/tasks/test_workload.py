@@ -58,7 +58,7 @@ class Mine(ClickThrough):
 
 
 WORDS = {
-    "counts": r"buffer 'seen' changes in a step: .*lib\.tasks\.layers\.Norm",
+    "counts": r"buffer 'seen' changes in a step: .*lib\.tasks\.layers\.BatchNorm",
     "seed": r"workload 'mine': model\(seed=0\) gives another model each time; .*torch\.manual_seed",
     "no model": r"workload 'mine': model must return a torch\.nn\.Module, not None",
     "dry": r"workload 'mine': draw\(first=128, size=32\) ran dry: StopIteration\(\); .* with samples=128",

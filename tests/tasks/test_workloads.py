@@ -132,7 +132,7 @@ def test_quadratic_knows_its_optimum():
     assert evaluate(workload, model, {}, 0)["distance"] == pytest.approx(5, rel=1e-5)
     model.weights.data = model.optimum.clone()
     assert evaluate(workload, model, {}, 0)["loss"] == pytest.approx(0, abs=1e-10)
-    assert workload.observe(None, np.zeros(3)) is None
+    assert workload.log_loss_and_label_sums(None, np.zeros(3)) is None
 
 
 @pytest.mark.parametrize("days", [1, 3, 50])
@@ -152,7 +152,9 @@ def test_clicks_have_the_shape_of_their_options():
 
 
 def test_clicks_observe_sums_the_log_loss():
-    loss, positives = small("ctr-synthetic").observe(np.array([1, 0], np.float32), np.array([0, 2], np.float32))
+    loss, positives = small("ctr-synthetic").log_loss_and_label_sums(
+        np.array([1, 0], np.float32), np.array([0, 2], np.float32)
+    )
     assert (loss, positives) == (pytest.approx(np.log(2) + np.log1p(np.exp(2))), 1)
 
 
@@ -284,7 +286,7 @@ def test_each_label_of_several_has_an_output_that_learns_it():
     assert "auc_2" not in alone and alone["auc"] == pytest.approx(found["auc"], abs=0.02)
     batch = kwai.batch(0, 0)
     assert batch.labels.shape == (kwai.batch_size, 3)
-    assert kwai.observe(batch.labels, np.zeros((kwai.batch_size, 3))) == pytest.approx(
+    assert kwai.log_loss_and_label_sums(batch.labels, np.zeros((kwai.batch_size, 3))) == pytest.approx(
         (kwai.batch_size * np.log(2), batch.labels[:, 0].sum())
     )
 

@@ -36,7 +36,7 @@ def test_a_milestone_is_a_phase_of_another_rate(rule, workers):
     protocol = lib.protocols.get("hybrid", tau=0) if rule == "hybrid" else rule
     phases = (
         Phase(protocol=protocol, until_samples=CLICKS.samples // 2),
-        Phase(protocol=protocol, dense_optimizer=DENSE.with_rate(0.2), row_optimizer=ROWS.with_rate(0.2)),
+        Phase(protocol=protocol, dense_optimizer=DENSE.scale_lr(0.2), row_optimizer=ROWS.scale_lr(0.2)),
     )
     by_phase, falls = (
         train(CLICKS, Schedule(phases=phases), workers, keep=True),

@@ -28,7 +28,7 @@ from joblib import cpu_count
 from lib.cluster.base import Cluster, Main, Meeting, World
 from lib.cluster.failures import FailureSchedule
 from lib.cluster.local import MessageDelays, run_in_event_loop_thread
-from lib.cluster.ray.node import Caller, Host, Place, RayHandle, Start, actor_options, cause_of, gpu_share
+from lib.cluster.ray.node import Caller, Host, Place, RayHandle, Start, actor_options, cause_of, require_gpu_share
 from lib.errors import LockstepError, NodeLost
 from lib.options.checked import Natural
 
@@ -95,7 +95,7 @@ class RayWorld(World):
         started = not self.ray.is_initialized()
         try:
             if started:
-                self._start()
+                self._start_or_join_ray()
             return run_in_event_loop_thread(lambda: self._run(main, progress))
         finally:
             with defer_keyboard_interrupt():
@@ -104,7 +104,7 @@ class RayWorld(World):
                 if started:
                     self.ray.shutdown()
 
-    def _start(self) -> None:
+    def _start_or_join_ray(self) -> None:
         options = {"log_to_driver": False, "configure_logging": False}
         if self.cluster.address is not None:
             options |= {"address": self.cluster.address}
@@ -117,13 +117,13 @@ class RayWorld(World):
         start_ray(self.cluster.address, options)
 
     async def _run(self, main: Main, progress: Callable[[int], None] | None) -> Any:
-        self._store = _open_store(self.ray.util.get_node_ip_address())
-        self._start_workers()
+        self._store = _serve_store(self.ray.util.get_node_ip_address())
+        self._launch_workers()
         watching = asyncio.create_task(self._report_progress_repeatedly(progress)) if progress else None
         try:
             result = await main(self)
             if progress:
-                await self._report_progress(progress)
+                await self._collect_progress(progress)
             return result
         except self.ray.exceptions.RayTaskError as error:
             raise cause_of(error) from error
@@ -132,23 +132,23 @@ class RayWorld(World):
                 watching.cancel()
             await self._stop_restarting()
 
-    def _start_workers(self) -> None:
+    def _launch_workers(self) -> None:
         """Start the workers' processes, all at once: each takes seconds. Those that return later get the same share of a GPU."""
-        self._gpus = gpu_share(self.ray.nodes(), self.workers) if self.cluster.device == "cuda" else 0
+        self._gpus = require_gpu_share(self.ray.nodes(), self.workers) if self.cluster.device == "cuda" else 0
         self.collective_backend = "nccl" if self._gpus == 1 else "gloo"
         for node in (f"worker{rank}" for rank in range(self.workers)):
             if not self.failure_schedule.is_dead(node):
                 self._actors[node] = self._start_actor(node)
-        self._connected = asyncio.ensure_future(self._connect())
+        self._connected = asyncio.ensure_future(self._form_process_group())
         # `host` awaits it and meets its error; if nothing does, the run has met another error.
         self._connected.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _report_progress_repeatedly(self, progress: Callable[[int], None]) -> None:
         while True:
             await asyncio.sleep(0.5)
-            await self._report_progress(progress)
+            await self._collect_progress(progress)
 
-    async def _report_progress(self, progress: Callable[[int], None]) -> None:
+    async def _collect_progress(self, progress: Callable[[int], None]) -> None:
         counts = [actor.take_progress.remote() for node, actor in self._actors.items() if node.startswith("worker")]
         for samples in await asyncio.gather(*counts, return_exceptions=True):
             progress(samples if isinstance(samples, int) else 0)  # 0: it has just died
@@ -174,9 +174,9 @@ class RayWorld(World):
         if again:
             self._start_clock_of(node)
         number = next(self._ids)
-        self._machines[node] = await self._await_answer(node, actor.create.remote(number, part, args))
+        self._machines[node] = await self._await_answer(node, actor.create_part.remote(number, part, args))
         if again:
-            self.failure_schedule.start_clock([node])
+            self.failure_schedule.arm_failures([node])
         if returns:
             if node not in self._returning:
                 self._attending.append(asyncio.ensure_future(self._restart_after_deaths(node)))
@@ -200,12 +200,12 @@ class RayWorld(World):
                 return None
             self._actors[node] = actor = self._start_actor(node, self._machines[node])
             for number, part, args in self._returning[node]:
-                await actor.create.remote(number, part, args, True)
+                await actor.create_part.remote(number, part, args, True)
         except (LockstepError, self.ray.exceptions.RayError):  # its survivors or its machine are gone, or too many died
             return None
         if self.failure_schedule.running:
             self._start_clock_of(node)
-            self.failure_schedule.start_clock([node])
+            self.failure_schedule.arm_failures([node])
         return actor, self._starts[node] - 1
 
     async def _stop_restarting(self) -> None:
@@ -258,10 +258,10 @@ class RayWorld(World):
         self._starts[node] += 1
         actor = actor.remote(self.cluster, self.seed, node, start, path)
         if any(failure.at_batch for failure in self.cluster.failures if failure.affects_node(node)):
-            self._spawn(self._await_last_batch(node, actor))
+            self._spawn(self._fail_at_batch(node, actor))
         return actor
 
-    async def _connect(self) -> None:
+    async def _form_process_group(self) -> None:
         """Make the workers' process group."""
         if self.workers == 1:
             return
@@ -280,36 +280,36 @@ class RayWorld(World):
                 )
             )
 
-    def start_clock(self) -> None:
+    def start_failure_clock(self) -> None:
         if not self.failure_schedule.running:
             self._began = time.time()
-        self.failure_schedule.start_clock(list(self._actors))
+        self.failure_schedule.arm_failures(list(self._actors))
         if self._caller.delays:
             self._caller.delays.start_clock(asyncio.get_running_loop().time() - self.failure_schedule.start)
         for node in self._actors:
             self._start_clock_of(node)
 
-    async def clear(self) -> None:
+    async def clear_parts(self) -> None:
         await self._stop_restarting()
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
-        await super().clear()
+        await super().clear_parts()
 
-    async def restart(self) -> list[Any]:
+    async def restart_all_nodes(self) -> list[Any]:
         nodes = list(self._actors)
         self.failure_schedule.pause()
         self._connected.cancel()
         await self._stop_restarting()
         await asyncio.gather(*(self._kill_and_keep_records(node) for node in nodes))
-        self._start_workers()
-        return [record for node in nodes for record in self.take_records(node)]
+        self._launch_workers()
+        return [record for node in nodes for record in self.take_records_of_dead(node)]
 
     def _start_clock_of(self, node: str) -> None:
         self._actors[node].start_clock.remote(time.time() - self._began)
 
-    async def _await_last_batch(self, node: str, actor: Any) -> None:
+    async def _fail_at_batch(self, node: str, actor: Any) -> None:
         with suppress(self.ray.exceptions.RayActorError):  # it died of something else
-            self.failure_schedule.count_batch(node, await actor.batches_before_death.remote())
+            self.failure_schedule.count_batch(node, await actor.wait_for_last_batch.remote())
 
     def _kill(self, node: str) -> None:
         self._spawn(self._kill_and_keep_records(node))
@@ -336,7 +336,7 @@ class RayWorld(World):
     async def restore(self, state: dict[str, Any]) -> None:
         self._clock_offset += state["clock"] - self.now()
         await asyncio.gather(*(actor.set_clock.remote(self._clock_offset) for actor in self._actors.values()))
-        self.start_clock()
+        self.start_failure_clock()
 
 
 def _new_run_name() -> str:
@@ -344,7 +344,7 @@ def _new_run_name() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def _open_store(address: str) -> distributed.TCPStore:
+def _serve_store(address: str) -> distributed.TCPStore:
     """The store through which process groups form; it listens on that address of this machine only."""
     listening = socket.create_server((address, 0))
     port, options = listening.getsockname()[1], {"is_master": True, "wait_for_workers": False}

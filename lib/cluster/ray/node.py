@@ -22,7 +22,7 @@ import torch.distributed as distributed
 from lib.cluster.base import Cluster, Handle, Meeting, Retries
 from lib.cluster.local import MessageDelays, WallClockSite, sleep_until
 from lib.device_array import DeviceArray, to_native
-from lib.errors import BadOption, MemberLost, NodeLost, first_cause
+from lib.errors import BadOption, MemberLost, NodeLost, first_in_group
 
 COLLECTIVE = timedelta(minutes=5)
 """How long a group waits for a member before it counts as lost."""
@@ -63,9 +63,9 @@ class Host:
         self._next: defaultdict[str, int] = defaultdict(int)
         self._early: dict[tuple[str, int], asyncio.Future] = {}
 
-    async def create(self, number: int, part: type, args: tuple, again: bool = False) -> str:
+    async def create_part(self, part_number: int, part: type, args: tuple, again: bool = False) -> str:
         """Make a part and return Ray's name of the machine. `again`: it must find its survivors."""
-        self._parts[number] = made = part(self.site, *args)
+        self._parts[part_number] = made = part(self.site, *args)
         if again and not made.attached:
             raise NodeLost(self.site.node)
         import ray
@@ -83,13 +83,13 @@ class Host:
         self._parts.clear()
         gc.collect()  # rows in shared memory go with their parts
 
-    async def call(self, caller: str, turn: int, number: int, method: str, *args) -> Any:
+    async def call(self, caller: str, turn: int, part_number: int, method: str, *args) -> Any:
         # Ray may start an actor's async calls out of order; a pull must not overtake the push before it.
         if turn != self._next[caller]:
             self._early[caller, turn] = asyncio.get_running_loop().create_future()
             await self._early[caller, turn]
         self._next[caller] += 1
-        running = asyncio.ensure_future(getattr(self._parts[number], method)(*args))
+        running = asyncio.ensure_future(getattr(self._parts[part_number], method)(*args))
         await asyncio.sleep(0)  # let it start before the next in turn
         waiting = self._early.pop((caller, self._next[caller]), None)
         if waiting is not None:
@@ -103,7 +103,7 @@ class Host:
     async def set_clock(self, clock_offset: float) -> None:
         self.site.clock_offset = clock_offset
 
-    async def batches_before_death(self) -> int:
+    async def wait_for_last_batch(self) -> int:
         """Wait until this node has computed the batch after which it dies; the number of its batches."""
         return await self.site.stopped
 
@@ -199,7 +199,7 @@ class RaySite(WallClockSite):
             if self.caller.delays is None:
                 raise
             # It closes the group's connections, which ends the wait of the other members.
-            self._groups.pop(_identity(meeting), None)
+            self._groups.pop(_group_key(meeting), None)
             raise MemberLost(f"a member of {meeting.members} died: {error}") from error
 
     def _mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
@@ -226,20 +226,20 @@ class RaySite(WallClockSite):
 
         `new_group(use_local_synchronization=True)` would name a group by how many its process made before, so members
         that were in different numbers of groups would wait for each other for ever."""
-        identity = _identity(meeting)
-        if identity not in self._groups:
+        key = _group_key(meeting)
+        if key not in self._groups:
             nccl = self._averaged_on.type == "cuda"
             kind = distributed.ProcessGroupNCCL if nccl else distributed.ProcessGroupGloo
-            store = distributed.PrefixStore("-".join(map(str, identity)), self.store)
+            store = distributed.PrefixStore("-".join(map(str, key)), self.store)
             rank = meeting.members.index(self.rank)
             patience = COLLECTIVE if self.caller.delays is None else MORTAL_COLLECTIVE
-            self._groups[identity] = kind(store, rank, len(meeting.members), patience)
-        return self._groups[identity]
+            self._groups[key] = kind(store, rank, len(meeting.members), patience)
+        return self._groups[key]
 
     def persistent_object(self, key: str, make: Callable[[str | None], Any]) -> Any:
         return make(f"{self._name}-{key}")
 
-    def report_progress(self, samples: int) -> None:
+    def note_batch_done(self, samples: int) -> None:
         self.samples += samples
         if self.caller.delays is not None:
             batches = self.failures.count_batch(time.perf_counter() - (self._started or 0.0))
@@ -261,8 +261,8 @@ class RayHandle(Handle):
     def bind(self, site: RaySite) -> RayHandle:
         return RayHandle(*self._target, site.caller)
 
-    def _call_again(self, method: str, *args) -> Awaitable[Any]:
-        return asyncio.ensure_future(super()._call_again(method, *args))
+    def _call_with_retries(self, method: str, *args) -> Awaitable[Any]:
+        return asyncio.ensure_future(super()._call_with_retries(method, *args))
 
     def _call(self, method: str, *args) -> Awaitable[Any]:
         (actor, number, node, generation, _), caller = self._target, self._caller
@@ -297,12 +297,12 @@ class RayHandle(Handle):
 
 def cause_of(error: BaseException) -> BaseException:
     """What went wrong in the first place: an error may have passed through several actors and groups of tasks."""
-    error = first_cause(error)
+    error = first_in_group(error)
     inner = getattr(error, "cause", None)
     return cause_of(inner) if isinstance(inner, BaseException) else error
 
 
-def _identity(meeting: Meeting) -> tuple:
+def _group_key(meeting: Meeting) -> tuple:
     """The name of a process group: its members, each in one of its generations."""
     return (*meeting.members, "generations", *meeting.generations) if any(meeting.generations) else meeting.members
 
@@ -330,7 +330,7 @@ def actor_options(
     return {"num_cpus": share, "scheduling_strategy": affinity}
 
 
-def gpu_share(machines: Sequence[Mapping[str, Any]], workers: int) -> float:
+def require_gpu_share(machines: Sequence[Mapping[str, Any]], workers: int) -> float:
     """The share of a GPU that each worker's actor asks Ray for: a whole one, or 1/k where k workers have to share one."""
     gpus = sum(int(each["Resources"].get("GPU", 0)) for each in machines if each["Alive"])
     if not gpus:

@@ -91,8 +91,8 @@ def test_efficiency_is_reached_over_ideal():
     for second in range(1, 301):
         state = heard(rule, state, [[1.0], [1.0]])
         state, _ = rule.decide(state, float(second), 120)
-    assert rule.efficiency(state, 0) == pytest.approx(0.6, abs=0.002)
-    assert rule.efficiency(state, 1) == 1, "nobody was there yet"
+    assert rule.fraction_of_ideal(state, 0) == pytest.approx(0.6, abs=0.002)
+    assert rule.fraction_of_ideal(state, 1) == 1, "nobody was there yet"
     assert rule.predict(state) == pytest.approx((120, 200), abs=0.5)
 
 
@@ -104,7 +104,7 @@ def test_a_mode_is_not_blamed_for_what_the_cluster_does():
         state, now = heard(rule, state, [[seconds], [seconds]]), now + seconds / 0.8
         state, _ = rule.decide(state, now, 200)
         if now > 30:
-            assert rule.efficiency(state, 0) == pytest.approx(0.8, abs=0.03)
+            assert rule.fraction_of_ideal(state, 0) == pytest.approx(0.8, abs=0.03)
 
 
 def test_what_a_mode_loses_does_not_grow_with_the_workers_time():
@@ -129,7 +129,7 @@ def test_a_step_that_is_longer_than_an_interval_is_no_stall():
             state, _ = rule.decide(heard(rule, state, [[0.9], [0.9]]), float(step), 200)
             states.append((rule, state))
         often, once = states
-    assert often[0].efficiency(often[1], 0) == pytest.approx(once[0].efficiency(once[1], 0))
+    assert often[0].fraction_of_ideal(often[1], 0) == pytest.approx(once[0].fraction_of_ideal(once[1], 0))
 
 
 def test_efficiency_waits_for_the_slowest_worker():
@@ -138,10 +138,10 @@ def test_efficiency_waits_for_the_slowest_worker():
     state = rule.init((ASYNC,), 2)
     for second in range(1, 10):
         state, _ = rule.decide(heard(rule, state, [[1.0]]), float(second), 100)
-        assert rule.efficiency(state, 0) == 0.5
+        assert rule.fraction_of_ideal(state, 0) == 0.5
     state, _ = rule.decide(heard(rule, state, [[1.0], [10.0]]), 10.0, 200)
     kept = 1000 * math.exp(-1100 / 4000)
-    assert rule.efficiency(state, 0) == pytest.approx((0.5 * kept + 1100) / (kept + 1100))
+    assert rule.fraction_of_ideal(state, 0) == pytest.approx((0.5 * kept + 1100) / (kept + 1100))
 
 
 def test_the_time_of_a_switch_counts_for_no_mode():
@@ -152,8 +152,8 @@ def test_the_time_of_a_switch_counts_for_no_mode():
     assert mode == 1
     aware = rule.on_switch(unaware, 1000.0)
     unaware, aware = (heard(rule, state, [[1.0], [2.0]]) for state in (unaware, aware))
-    assert rule.efficiency(rule.decide(aware, 1001.0, 150)[0], 1) == pytest.approx(1)
-    assert rule.efficiency(rule.decide(unaware, 1001.0, 150)[0], 1) < 0.1
+    assert rule.fraction_of_ideal(rule.decide(aware, 1001.0, 150)[0], 1) == pytest.approx(1)
+    assert rule.fraction_of_ideal(rule.decide(unaware, 1001.0, 150)[0], 1) < 0.1
     assert rule.choose_mode(aware, 1000.02, (8.0, 3.0))[1] == 1
     assert rule.choose_mode(unaware, 1000.02, (8.0, 3.0))[1] == 0
 
