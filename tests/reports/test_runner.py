@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from jupyter_client.provisioning import KernelProvisionerFactory
 
 from lib import paths
 from lib.errors import BadOption, LockstepError, UnknownName, UnknownOption
@@ -200,7 +201,15 @@ def test_side_by_side_all_go_on_after_one_fails(house, capfd, monkeypatch):
     assert "[IPKernelApp]" not in capfd.readouterr().err, "a good run says nothing of its kernels"
 
 
-def test_a_kernel_that_waits_for_ever_says_where_and_the_notebook_runs_once_more(house, capfd, monkeypatch):
+@pytest.fixture
+def warm():
+    """Jupyter reads once in a process of what kind kernels are: here and after it anew."""
+    KernelProvisionerFactory.clear_instance()
+    yield
+    KernelProvisionerFactory.clear_instance()
+
+
+def test_a_kernel_that_waits_for_ever_says_where_and_the_notebook_runs_once_more(house, warm, capfd, monkeypatch):
     monkeypatch.setattr("reports.runner.parallel.cpu_count", lambda: 1)
     monkeypatch.setattr("reports.runner.warm_kernel.LIMIT", 4.0)
     waiting = "import threading\ndef wait_for_nothing(): threading.Event().wait()"
