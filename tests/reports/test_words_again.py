@@ -13,15 +13,25 @@ from reports import claims
 def word(claim, name, paper):
     """The word of a case that compares a subject with a reference."""
     rows = json.loads((paths.reference() / "claims" / f"{claim.id}.json").read_text())["results"]
-    at = {n: n.replace("{case}", name) for n in (claim.metric, claim.subject, claim.reference, claim.frozen) if n}
+    at = {
+        n: n.replace("{case}", name)
+        for n in (claim.metric, claim.subject, claim.reference, claim.frozen, claim.control)
+        if n
+    }
     of = lambda n: {r["seed"]: r[at[claim.metric]] for r in rows if r["subject"] == at[n]}  # noqa: E731
-    mine, theirs, sign = of(claim.subject), of(claim.reference), -1 if claim.relation == "<=" else 1
-    pairs = [(mine[s], theirs[s]) for s in mine if s in theirs]
-    x = [sign * (math.log(a / b) if claim.effect == "ratio" else a - b) for a, b in pairs]
-    half = float(t.ppf(0.975, len(x) - 1)) * stdev(x) / math.sqrt(len(x))
-    low, high = fmean(x) - half, fmean(x) + half
+    theirs, sign = of(claim.reference), -1 if claim.relation == "<=" else 1
+
+    def interval(mine):
+        pairs = [(mine[s], theirs[s]) for s in mine if s in theirs]
+        x = [sign * (math.log(a / b) if claim.effect == "ratio" else a - b) for a, b in pairs]
+        half = float(t.ppf(0.975, len(x) - 1)) * stdev(x) / math.sqrt(len(x))
+        return fmean(x) - half, fmean(x) + half
+
+    low, high = interval(of(claim.subject))
     if claim.frozen:
         margin = claim.share * sign * (fmean(theirs.values()) - fmean(of(claim.frozen).values()))
+        if claim.control and (planted := of(claim.control)) and interval(planted)[1] >= -margin:
+            return "undecided"
         return "reproduced" if low > -margin else "contradicted" if high < -margin else "undecided"
     if isinstance(paper, float):
         e = sign * (math.log(paper) if claim.effect == "ratio" else paper)
