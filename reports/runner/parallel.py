@@ -20,7 +20,6 @@ from lib.errors import LockstepError
 from lib.progress import Progress
 from reports.runner.execution import KernelDied, environment, run
 from reports.runner.notebook_files import Experiment
-from reports.runner.warm_kernel import LIMIT
 
 WARM = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "lockstep-warm"}
 """What a notebook's kernel inherits at smoke; pyproject.toml names the provisioner, which is in `warm_kernel.py`."""
@@ -84,6 +83,8 @@ def _watched(variables: Mapping[str, str]) -> Iterator[None]:
     if not WARM.items() <= variables.items():
         yield
         return
+    from reports.runner.warm_kernel import LIMIT  # which imports what trains
+
     faulthandler.dump_traceback_later(3 * LIMIT, exit=True, file=sys.__stderr__)
     try:
         yield
