@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from types import ModuleType
 
+from lib.results import key
+
 NAMES = ("id", "attr", "arg", "name", "asname", "module")
 """Fields of a syntax tree that hold a name."""
 
@@ -28,7 +30,7 @@ def identity(*modules: ModuleType) -> str:
             for field in NAMES:
                 if isinstance(name := getattr(node, field, None), str):
                     setattr(node, field, numbers.setdefault(name, str(len(numbers))))
-        found.update(ast.dump(tree).encode())
+        found.update(key.dump(tree).encode())
     return found.hexdigest()[:12]
 
 
