@@ -25,6 +25,8 @@ WARM = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "lockstep-warm"}
 """What a notebook's kernel inherits at smoke; pyproject.toml names the provisioner, which is in `warm_kernel.py`."""
 ONE_CORE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1"}
 """And where other notebooks run at the same time."""
+LIMIT = 1800.0
+"""Seconds that a notebook may take at smoke: two warm kernels end sooner (`warm_kernel.LIMIT`)."""
 
 
 def run_together(
@@ -83,9 +85,7 @@ def _watched(variables: Mapping[str, str]) -> Iterator[None]:
     if not WARM.items() <= variables.items():
         yield
         return
-    from reports.runner.warm_kernel import LIMIT  # which imports what trains
-
-    faulthandler.dump_traceback_later(3 * LIMIT, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__)
     try:
         yield
     finally:
