@@ -50,6 +50,7 @@ class LosingRows(Async):
     drops: ClassVar = True
 
     dropped: Share = 0.5
+    """The share that is thrown away, chosen by worker and batch."""
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         if _uniform(push.worker, push.batch) < self.dropped:
@@ -59,8 +60,8 @@ class LosingRows(Async):
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedHybrid(Hybrid):
-    """The hybrid, of whose rows' gradients a share is thrown away. Held against Sync's control its own loss would be seen
-    instead: it is several times the margins of what is judged here."""
+    """The hybrid with a share of its rows' gradients thrown away, the control where the hybrid is the reference. One made from
+    Sync would not do: Sync's AUC is further above the hybrid's than such a control loses."""
 
     name: ClassVar = "planted-hybrid"
     cite: ClassVar = "none: the control of equivalences with the hybrid"

@@ -26,7 +26,7 @@ WARM = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "lockstep-warm"}
 ONE_CORE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1"}
 """And where other notebooks run at the same time."""
 LIMIT = 1800.0
-"""Seconds that a notebook may take at smoke: two warm kernels end sooner (`warm_kernel.LIMIT`)."""
+"""Seconds that a notebook may take at smoke, three times what `warm_kernel.LIMIT` gives each of its two kernels."""
 
 
 def run_together(
@@ -81,7 +81,7 @@ def _run(variables: Mapping[str, str], name: str, *options: Any) -> tuple[str, L
 
 @contextmanager
 def _watched(variables: Mapping[str, str]) -> Iterator[None]:
-    """End this process, and say where it stands, if it waits for ever although its two warm kernels had to end."""
+    """Where kernels are warm, print where this process stands and end it if a notebook takes longer than `LIMIT`."""
     if not WARM.items() <= variables.items():
         yield
         return
