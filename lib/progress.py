@@ -1,15 +1,20 @@
-"""One progress line with rate and time left: on a terminal, in Jupyter, or nowhere."""
+"""One progress line, with rate and time left where it can be told: on a terminal, in Jupyter, or nowhere."""
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import io
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from tqdm import tqdm
+
+from lib import paths
 
 ROLE = {"role": "progress"}
 """The line's metadata in a notebook: pages leave the line out."""
@@ -18,6 +23,10 @@ INTERVAL = 0.2
 LONG = 5.0
 """Seconds of work after which a final line is printed where there is neither a terminal nor a notebook."""
 FORMAT = "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_noinv_fmt}, {elapsed} passed, {remaining} left{postfix}"
+UNEVEN = "{desc}: {n_fmt} of {total_fmt}{unit}, {elapsed} passed{postfix}"
+SHORT = "{desc}: {percentage:.0f} %, {remaining} left"
+FILE = "progress"
+"""In a notebook runner's stage: the kernel's line in short, which the runner shows after its own."""
 
 _open: list[Progress] = []
 """Outermost first; work inside work is shown at the end of the outermost's line, so there is one line."""
@@ -30,7 +39,8 @@ class Progress(tqdm):
     _lock = threading.RLock()  # tqdm's own is shared among processes
     monitor_interval = 0  # else tqdm keeps a thread
 
-    def __init__(self, total: float | None, label: str = "", unit: str = "") -> None:
+    def __init__(self, total: float | None, label: str = "", unit: str = "", even: bool = True) -> None:
+        """`even`: the units take about as long as one another, so that those that are done tell how much time is left."""
         self._outer = _open[0] if _open else None
         self._terminal = self._outer is None and sys.stderr is not None and sys.stderr.isatty()
         self._notebook = None if self._outer or self._terminal else _notebook_printer()
@@ -44,7 +54,7 @@ class Progress(tqdm):
             file=file,
             mininterval=INTERVAL,
             smoothing=0,
-            bar_format=FORMAT,
+            bar_format=FORMAT if even else UNEVEN,
         )
         _open.append(self)
 
@@ -67,9 +77,12 @@ class Progress(tqdm):
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Show the line where it is watched."""
         if self._outer is not None:
-            self._outer.set_postfix_str("" if self.disable else f"{self.desc}: {self.n:.5g}/{self.total or '?'}")
+            own = f"{self.desc}: {self.n:.5g}/{self.total or '?'}" + (f", {self.postfix}" if self.postfix else "")
+            self._outer.set_postfix_str("" if self.disable else own)
         elif self._notebook is not None:
             self._notebook(str(self))
+            short = self.format_meter(**self.format_dict | {"bar_format": SHORT}) if self.total else self.desc
+            _leave_for_runner(short)
         elif self._terminal:
             super().display(msg, pos)
 
@@ -78,6 +91,8 @@ class Progress(tqdm):
             return
         _open.remove(self)
         super().close()
+        if self._notebook is not None:
+            _leave_for_runner("")
         unseen = not (self._outer or self._terminal or self._notebook)
         if unseen and self.format_dict["elapsed"] > LONG:
             print(self, file=sys.stderr, flush=True)
@@ -95,6 +110,12 @@ def _notebook_printer() -> Callable[[str], None] | None:
     # ipykernel keeps the running cell in a context variable: a worker thread's updates need this thread's.
     context = contextvars.copy_context()
     return lambda text: context.run(handle.update, Pretty(text), metadata=ROLE)
+
+
+def _leave_for_runner(text: str) -> None:
+    if stage := os.environ.get(paths.STAGE):
+        with contextlib.suppress(OSError):
+            (Path(stage) / FILE).write_text(text, encoding="utf-8")
 
 
 def track(items: Iterable[T], label: str = "", unit: str = "") -> Iterator[T]:

@@ -4,16 +4,17 @@ import hashlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lib import paths
 from lib.errors import BadOption, LockstepError, unknown
-from lib.progress import Progress
+from lib.progress import FILE, Progress
 from lib.results.key import LIB
 from lib.seeds import sealed_run_seeds
 from lib.workloads import PROFILES
@@ -144,7 +145,8 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
 
     cells = [each for each in read(experiment.path)["cells"] if each["cell_type"] == "code"]
     output = stage / "notebook.ipynb"
-    with Progress(len(cells), experiment.name, "cells") as progress:
+    line = Progress(len(cells), experiment.name, "cells", even=False)
+    with line as progress, _relayed(line, stage / FILE):
 
         def count(cell: Any, **_: Any) -> None:
             progress.advance("injected-parameters" not in cell.metadata.get("tags", []))
@@ -171,6 +173,26 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
             raise kind(f"notebook {experiment.name}{problem}\n  as far as it came: {failed}") from error
     nb.metadata.papermill |= {"input_path": experiment.name, "output_path": experiment.name}
     return nb
+
+
+@contextmanager
+def _relayed(line: Progress, file: Path) -> Iterator[None]:
+    """Meanwhile show after this line the kernel's own, which it leaves in a file: a cell may hold a sweep of an hour."""
+    over = threading.Event()
+
+    def relay() -> None:
+        while not over.wait(1.0):
+            with suppress(FileNotFoundError):
+                line.set_postfix_str(file.read_text(encoding="utf-8"))
+
+    thread = threading.Thread(target=relay, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        line.set_postfix_str("", refresh=False)
 
 
 def _number(path: Path, text: str) -> str:

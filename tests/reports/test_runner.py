@@ -1,6 +1,7 @@
 """The runner: what it refuses before a kernel starts, and what it leaves behind when a cell fails."""
 
 import ast
+import io
 import json
 import os
 import re
@@ -154,6 +155,24 @@ for _ in track(range(4), "whole"): pass"""
     facts = nb["metadata"]["lockstep"]
     assert facts["command"] == "python -m lib run n --profile smoke -p seeds=4 -p rate=2.0"
     assert house.left_behind() == [] and paths.STAGE not in os.environ
+
+
+def test_a_terminal_sees_how_far_a_long_cell_is(house, monkeypatch):
+    """Cells are counted without a time left, which they cannot tell; the kernel's own work tells it."""
+
+    class Terminal(io.StringIO):
+        isatty = staticmethod(lambda: True)
+
+    sweep = """import time
+from lib.progress import Progress
+with Progress(4, "sweep", "samples") as line:
+    line.reach(1); time.sleep(2.5)"""
+    house.notebook("n", "# N", sweep, "1", parameters=PARAMETERS)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    runner.run("n")
+    shown = sys.stderr.getvalue().split("\r")
+    assert any(line.startswith("n: 1 of 3 cells, ") and ", sweep: 25 %, " in line for line in shown)
+    assert "left" not in shown[-1] and "sweep" not in shown[-1]
 
 
 def test_a_failing_cell_is_named_and_changes_nothing(house):
