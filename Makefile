@@ -21,7 +21,7 @@ setup: $(VENV)/.installed
 
 # Smoke always runs anew. The others take long: what is complete is left as it is. Laptop's results are those we publish.
 reproduce: $(VENV)/.installed
-	$(call timed,$(budget-$(PROFILE)),$(bin)/python -m lib run all --profile $(PROFILE) $(if $(filter-out smoke,$(PROFILE)),--resume))
+	$(call timed,$(budget-$(PROFILE)),$(bin)/lockstep run all --profile $(PROFILE) $(if $(filter-out smoke,$(PROFILE)),--resume))
 	$(if $(filter laptop,$(PROFILE)),$(bin)/python -m reports.publish)
 
 test: $(VENV)/.installed

@@ -45,7 +45,7 @@ def run(tmp_path_factory):
 def verdict(tmp_path, monkeypatch):
     """One that is stored, of made-up results."""
     monkeypatch.setenv("LOCKSTEP_STAGE", str(tmp_path / "stage"))
-    monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run 94_fidelity")
+    monkeypatch.setenv("LOCKSTEP_COMMAND", "lockstep run 94_fidelity")
     table = pd.DataFrame([{"subject": "virtual", "seed": 0, "error": 0.1, "order": 1.0}])
     return saved.record(table, "94_fidelity")[0]
 

@@ -91,9 +91,9 @@ def parse_parameters(experiment: Experiment, pairs: Iterable[str]) -> dict[str, 
 def command(name: str, profile: str, values: Mapping[str, Any]) -> str:
     """What to type to run a notebook with these parameters."""
     if sealed_run_seeds():
-        return f"python -m lib run {name.partition('/')[0]} --profile {profile} --sealed"
+        return f"lockstep run {name.partition('/')[0]} --profile {profile} --sealed"
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
-    return f"python -m lib run {name} --profile {profile}" + "".join(
+    return f"lockstep run {name} --profile {profile}" + "".join(
         f" -p {key}={shlex.quote(text)}" for key, text in texts.items()
     )
 

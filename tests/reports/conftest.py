@@ -65,7 +65,7 @@ class House:
         from reports import claims
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("LOCKSTEP_COMMAND", f"python -m lib run {notebook}")
+            patched.setenv("LOCKSTEP_COMMAND", f"lockstep run {notebook}")
             patched.setenv("LOCKSTEP_STAGE", os.environ.get("LOCKSTEP_STAGE", str(self.reports)))
             return claims.record(table, notebook, profile)
 

@@ -277,7 +277,7 @@ def test_what_is_run_by_hand_leaves_published_verdicts_alone(house, monkeypatch)
     (found,) = claims.record(results_of(-1), "one", "smoke")
     assert (house.reports / "claims" / "a.b.json").read_bytes() == published
     assert [verdict.profile for verdict in claims.verdicts()] == ["laptop"]
-    assert found.command == "python -m lib run one --profile smoke -p seeds=1"
+    assert found.command == "lockstep run one --profile smoke -p seeds=1"
     assert (house.reports / "interactive" / "claims" / "a.b.json").exists()
 
 

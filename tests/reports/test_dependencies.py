@@ -19,7 +19,7 @@ def remarks(house, commits=()):
     """Of the verdict, when the notebook's runs are of these commits."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("LOCKSTEP_STAGE", str(house.reports))
-        patched.setenv("LOCKSTEP_COMMAND", "python -m lib run gba/one")
+        patched.setenv("LOCKSTEP_COMMAND", "lockstep run gba/one")
         claims.record(results_of(0.2), "gba/one", "smoke", {"gba": runs_at(*commits)})
     (found,) = claims.verdicts()
     return "; ".join(

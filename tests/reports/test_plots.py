@@ -177,8 +177,8 @@ def test_the_provenance_card_says_what_is_shared_once(runs, house, monkeypatch):
     house.notebook("x", parameters='profile: str = "smoke"  # size\nseeds: int = 3  # how many')
     card = plots.provenance_card(runs, "x")
     assert card.html.count("abc") == 1 and "sync; gba" in card.html and "0; 1" in card.html
-    assert "<code>python -m lib run x --profile smoke</code>" in card.html and "d" * 16 in card.html
-    monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run x -p seeds=5")
+    assert "<code>lockstep run x --profile smoke</code>" in card.html and "d" * 16 in card.html
+    monkeypatch.setenv("LOCKSTEP_COMMAND", "lockstep run x -p seeds=5")
     assert "seeds=5" in plots.provenance_card(runs["gba"][0], "x").html
 
 

@@ -90,7 +90,7 @@ def test_what_is_published(ran):
     assert 'href="gba/one.html"' in front and "gba/two" not in front
     assert "profile laptop" in found["gba/index.html"].decode()
     foot = page[page.index("<footer") :]
-    for told in ("python -m lib run gba --profile laptop --sealed", "cores", "torch 2.", "python 3."):
+    for told in ("lockstep run gba --profile laptop --sealed", "cores", "torch 2.", "python 3."):
         assert told in foot, "how, where and with what each page was made"
     for html in (page, front):
         check_offline(html)

@@ -153,7 +153,7 @@ for _ in track(range(4), "whole"): pass"""
     assert [p.name for p in (house.reports / "n").iterdir()] == ["a.csv"]
     assert (house.reports / "claims" / "c.json").exists()
     facts = nb["metadata"]["lockstep"]
-    assert facts["command"] == "python -m lib run n --profile smoke -p seeds=4 -p rate=2.0"
+    assert facts["command"] == "lockstep run n --profile smoke -p seeds=4 -p rate=2.0"
     assert house.left_behind() == [] and paths.STAGE not in os.environ
 
 

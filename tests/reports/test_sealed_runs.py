@@ -70,7 +70,7 @@ def test_the_command_line_draws_them_and_tells_the_notebooks(repository, monkeyp
     (found,) = claims.verdicts()
     assert (found.word, found.counts, found.sealed) == ("reproduced", True, SEALED.start)
     assert found.remarks == ("of the sealed run",)
-    assert found.command == "python -m lib run gba --profile laptop --sealed"
+    assert found.command == "lockstep run gba --profile laptop --sealed"
     (experiment,) = runner.resolve("gba")
     assert not runner.is_complete(experiment, "laptop"), "what was sealed is no ordinary run"
     results = pd.DataFrame(json.loads(claims.verdict_file("a.b", repository.reports).read_text())["results"])
@@ -83,7 +83,7 @@ def test_the_command_line_draws_them_and_tells_the_notebooks(repository, monkeyp
 def test_a_rule_that_came_after_its_sealed_run_is_marked(repository, monkeypatch):
     before, after = repository.commit(""), repository.commit(GOOD)
     monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
-    monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run gba/one")
+    monkeypatch.setenv("LOCKSTEP_COMMAND", "lockstep run gba/one")
     for commit, late in ((before, True), (after, False)):
         (found,) = claims.record(results_of(0.2, SEALED[:5]), "gba/one", "laptop", {"gba": runs_at(commit)})
         assert ("its rule was committed after its run" in found.remarks) == late
@@ -92,7 +92,7 @@ def test_a_rule_that_came_after_its_sealed_run_is_marked(repository, monkeypatch
 def test_what_a_formula_gives_is_foreseen_and_not_counted(repository, monkeypatch):
     commit = repository.commit(GOOD.replace("  kind: paper\n", "  kind: paper\n  foreseen: true\n"))
     monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
-    monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run gba/one")
+    monkeypatch.setenv("LOCKSTEP_COMMAND", "lockstep run gba/one")
     (found,) = claims.record(results_of(0.2, SEALED[:5]), "gba/one", "laptop", {"gba": runs_at(commit)})
     assert (found.word, found.counts, found.sealed) == ("reproduced", False, SEALED.start)
     assert "foreseen by a formula, and not counted" in found.remarks and claims.counts(claims.verdicts()) == {}
