@@ -3,7 +3,9 @@
 import colorsys
 import hashlib
 import re
+from collections.abc import Iterable
 from functools import cache
+from itertools import cycle
 from typing import Any
 
 from matplotlib.colors import to_hex, to_rgb
@@ -54,14 +56,24 @@ def colour(name: str) -> tuple[str, Any]:
 
     Those of an unknown protocol follow from a hash of its name.
     """
+    spare = [(tone, dashes) for dashes in (SOLID, DASHED, DASHDOT, LONG, DASHDOTDOT) for tone in OWN]
+    return _known(name) or spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
+
+
+def colours(names: Iterable[str]) -> dict[str, tuple[str, Any]]:
+    """The colours and dashes of what a figure compares; several that are no protocols, as codecs, have the hues in turn."""
+    names = [*names]
+    strange = [name for name in names if _known(name) is None]
+    turn = zip(strange, cycle((*OWN, SKY, PURPLE, ORANGE, PINK, BLUE, GREEN)), strict=False)
+    return {name: colour(name) for name in names} | {name: (tone, SOLID) for name, tone in turn if len(strange) > 1}
+
+
+def _known(name: str) -> tuple[str, Any] | None:
     first = re.split(r"[\s(+/,]", name)[0]
     first = _PALETTE["aliases"].get(first, first)
     parts = first.split("-")
-    for base in (name, first, *("-".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))):
-        if base in protocols():
-            return protocols()[base]
-    spare = [(tone, dashes) for dashes in (SOLID, DASHED, DASHDOT, LONG, DASHDOTDOT) for tone in OWN]
-    return spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
+    bases = (name, first, *("-".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)))
+    return next((protocols()[base] for base in bases if base in protocols()), None)
 
 
 def shades(name: str, count: int) -> list[str]:

@@ -24,7 +24,7 @@ from lib.errors import BadOption, unknown
 from reports.claims.dependencies import flatten
 from reports.markup import TEMPLATES, Fragment, parts
 from reports.notebook_output import claims, found, intervals, provenance_card, settings, table, verdicts  # noqa: F401, where notebooks find them
-from reports.palette import BLACK, DASHES, DOTTED, GREY, KINDS, MARKS, colour, shades  # noqa: F401
+from reports.palette import BLACK, DASHES, DOTTED, GREY, KINDS, MARKS, colour, colours, shades  # noqa: F401
 from reports.quantities import label
 from reports.runner import repeat  # noqa: F401
 
@@ -95,13 +95,16 @@ def curves(
     with style():
         fig = Figure(figsize=(WIDTH, 3.7), layout="constrained")
         ax = fig.subplots()
+        looks = {
+            str(name): colour(str(name)) for each in (data, predicted) if each is not None for name in each["protocol"]
+        }
         for name, group in data.groupby("protocol", sort=False):
-            tone, dashes = colour(str(name))
+            tone, dashes = looks[str(name)]
             look = {"alpha": 0.85, "linestyle": dashes} if predicted is None else POINTS
             for i, (_, line) in enumerate(group.groupby("seed") if "seed" in group else [(0, group)]):
                 line = line.sort_values(x)
                 ax.plot(line[x], line[y], color=tone, markersize=5, label=None if i else str(name), **look)
-        for text, mark in _references(ax, x, y, "protocol", None, predicted).items():
+        for text, mark in _references(ax, x, y, "protocol", looks, None, predicted).items():
             ax.plot([], [], label=text, **mark)
         ax.set(xlabel=label(x, seconds), ylabel=label(y, seconds))
         ax.ticklabel_format(axis="y", useOffset=False)
@@ -129,6 +132,8 @@ def panels(
         fig = Figure(figsize=(WIDTH, 2.1 * len(rows) + 0.7), layout="constrained")
         grid = fig.subplots(len(rows), len(columns), sharey="row", squeeze=False)
         handles: dict[str, Any] = {}
+        names = dict.fromkeys(str(name) for each in (data, predicted, paper) if each is not None for name in each[hue])
+        looks = {name: colour(name) for name in names} if hue == "protocol" else colours(names)
         for i, j in ((i, j) for i in range(len(rows)) for j in range(len(columns))):
             ax = grid[i, j]
             measured, *references = (
@@ -137,7 +142,7 @@ def panels(
             )
             used = set()
             for name, group in measured.groupby(hue, sort=False):
-                tone, dashes = colour(str(name))
+                tone, dashes = looks[str(name)]
                 dashes = next((d for d in (dashes, *DASHES) if (tone, d) not in used), dashes)  # variants of a protocol
                 used.add((tone, dashes))
                 spread = group.groupby(x)[y].agg(["mean", "min", "max"])
@@ -147,7 +152,9 @@ def panels(
                     ax.vlines(spread.index, spread["min"], spread["max"], color=tone, linewidth=1)
                 look = {"linestyle": dashes, "marker": "."} if predicted is None else POINTS
                 handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, markersize=5, **look)[0]
-            handles |= {text: Line2D([], [], **mark) for text, mark in _references(ax, x, y, hue, *references).items()}
+            handles |= {
+                text: Line2D([], [], **mark) for text, mark in _references(ax, x, y, hue, looks, *references).items()
+            }
             ax.set_title(", ".join(filter(None, (rows[i], columns[j]))), loc="left", fontsize=10, pad=3)
             ax.set_ylabel(label(y) if j == 0 else "")
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
@@ -160,17 +167,23 @@ def panels(
 
 
 def _references(
-    ax: Axes, x: str, y: str, hue: str, paper: pd.DataFrame | None, predicted: pd.DataFrame | None
+    ax: Axes,
+    x: str,
+    y: str,
+    hue: str,
+    looks: Mapping[str, Any],
+    paper: pd.DataFrame | None,
+    predicted: pd.DataFrame | None,
 ) -> dict[str, dict[str, Any]]:
     """Draw the paper's values as hollow marks and predictions as lines; return the legend's texts with their marks."""
     legend = {}
     for name, group in () if predicted is None else predicted.groupby(hue, sort=False):
-        tone, dashes = colour(str(name))
+        tone, dashes = looks[str(name)]
         line = group.groupby(x)[y].mean()
         alone = {"marker": "_", "markersize": 16} if len(line) == 1 else {}
         ax.plot(line.index, line, color=tone, linestyle=dashes, **alone)
     for name, group in () if paper is None else paper.groupby(hue, sort=False):
-        ax.plot(group[x], group[y], zorder=4, **HOLLOW | {"markeredgecolor": colour(str(name))[0]})
+        ax.plot(group[x], group[y], zorder=4, **HOLLOW | {"markeredgecolor": looks[str(name)][0]})
     if predicted is not None:
         legend |= {"measured": POINTS | {"color": BLACK}, "predicted": {"color": BLACK}}
     if paper is not None:

@@ -254,6 +254,13 @@ def test_numbers(value, text):
     assert markup.number(value) == text
 
 
+def test_what_is_no_protocol_has_a_colour_of_its_own_in_a_figure():
+    codecs = ["fp32", "fp16", "int8", "sign", "top-k"]
+    assert len({tone for tone, _ in plots.colours(codecs).values()}) == len(codecs)
+    assert plots.colours(["gba", "x", "y"])["gba"] == plots.colour("gba")
+    assert plots.colours(["mine"]) == {"mine": plots.colour("mine")}, "as on every other page"
+
+
 def test_no_notebook_has_colours_of_its_own_for_protocols():
     """They come from one table, by `plots.colour` and `plots.shades`; greys and black are for what is no protocol."""
     own = re.compile(
