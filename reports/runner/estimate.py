@@ -32,6 +32,10 @@ HEAVY = 1e9
 """Operations of a batch from which on a small model stands in."""
 SHORT = 4
 """Batches of each worker in the place of a pass."""
+APART = 6
+"""Times as long is a second short run, and a third, until two differ by `TELLS`."""
+TELLS = 0.5
+"""Processor seconds. The first batches are slower than the others: all their rows are new."""
 LONGER = 32
 """Times that, where it is too short for a rule."""
 SMALL = (
@@ -70,16 +74,26 @@ def stand_in(job: Job) -> Run:
             length = LONGER
             run, _, _ = _seconds(job, own, batch, length)
         if kind not in _known:  # the first run compiled
-            (_, less, few), (_, more, many) = (_seconds(job, own, batch, length * share) for share in (1, 6))
-            each = (
-                max((more - less) / (many - few), 0.0) if many > 2 * few else more / many
-            )  # a whole pass may be as short
-            _known[kind] = max(less - few * each, 0.0), each
+            _known[kind] = _costs(job, own, batch, length)
     fixed, each = _known[kind]
     ends = min(real.samples, phases[-1].end_sample(real, plan.first, plan.workers))
     _note(job, batch, max(ends - plan.first, 0), fixed, each, heavy)
     model = run.model and replace(run.model, place=ends)
     return replace(run, kept=model)
+
+
+def _costs(job: Job, own: Workload, batch: int, length: int) -> tuple[float, float]:
+    """A run's fixed processor seconds and those of a batch, by two lengths that are far enough apart to tell."""
+    _, less, few = _seconds(job, own, batch, length)
+    while True:
+        length *= APART
+        _, more, many = _seconds(job, own, batch, length)
+        if many < 2 * few:  # a whole pass is as short
+            return 0.0, more / many
+        each = max((more - less) / (many - few), 0.0)
+        if more - less > TELLS:
+            return max(less - few * each, 0.0), each
+        less, few = more, many
 
 
 def _seconds(job: Job, own: Workload, batch: int, share: int) -> tuple[Run, float, float]:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -154,6 +155,23 @@ def test_an_address_at_which_nothing_listens_is_refused_at_once(monkeypatch):
     assert time.monotonic() - began < 60, "Ray's own tries take 93 s"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_of_a_ray_that_was_started_here_only_a_failed_runs_logs_are_left(monkeypatch, tmp_path, fails):
+    async def run(main, progress):
+        if fails:
+            raise LockstepError("a server is gone")
+
+    world, logs = RayCluster(workers=1).open(seed=0, workers=1), tmp_path / "session"
+    logs.mkdir()
+    monkeypatch.setattr(world.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(world.ray, "init", lambda **options: SimpleNamespace(address_info={"session_dir": str(logs)}))
+    monkeypatch.setattr(world.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(world, "_run", run)
+    with pytest.raises(LockstepError) if fails else nullcontext():
+        world.run(None)
+    assert logs.exists() == fails
+
+
 @pytest.mark.ray  # next to the Ray of other tests it was killed twice
 def test_a_start_that_fails_leaves_nothing_running(monkeypatch, tmp_path):
     """Ray's own way to fail: its server runs, then what should wait for it gives up. What ran before is left alone."""
@@ -188,6 +206,7 @@ SCRIPT = """
 import json
 import os
 from contextlib import suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -92,19 +93,23 @@ class RayWorld(World):
         self._caller = Caller("main", MessageDelays(cluster, seed, "master") if cluster.fails else None)
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
-        started = not self.ray.is_initialized()
+        started, logs = not self.ray.is_initialized(), None
         try:
             if started:
-                self._start_or_join_ray()
-            return run_in_event_loop_thread(lambda: self._run(main, progress))
+                logs = self._start_or_join_ray()
+            result = run_in_event_loop_thread(lambda: self._run(main, progress))
         finally:
             with defer_keyboard_interrupt():
                 for actor in self._actors.values():
                     self.ray.kill(actor)
                 if started:
                     self.ray.shutdown()
+        if logs and self.cluster.address is None:  # of a run that failed they may be needed
+            shutil.rmtree(logs, ignore_errors=True)
+        return result
 
-    def _start_or_join_ray(self) -> None:
+    def _start_or_join_ray(self) -> str:
+        """Return Ray's folder of this session."""
         options = {"log_to_driver": False, "configure_logging": False}
         if self.cluster.address is not None:
             options |= {"address": self.cluster.address}
@@ -114,7 +119,7 @@ class RayWorld(World):
             cores = min(cpu_count(), self.workers + self.cluster.servers)
             options |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
             options |= {"object_store_memory": OBJECT_STORE}
-        start_ray(self.cluster.address, options)
+        return start_ray(self.cluster.address, options)
 
     async def _run(self, main: Main, progress: Callable[[int], None] | None) -> Any:
         self._store = _serve_store(self.ray.util.get_node_ip_address())
@@ -372,8 +377,8 @@ def import_ray(one_machine: bool) -> Any:
     return ray
 
 
-def start_ray(address: str | None, options: dict[str, Any]) -> None:
-    """Start Ray with these options, or join it at an address; if that fails, try once more."""
+def start_ray(address: str | None, options: dict[str, Any]) -> str:
+    """Start Ray with these options, or join it at an address; if that fails, try once more. Return its session's folder."""
     import ray
 
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
@@ -384,8 +389,8 @@ def start_ray(address: str | None, options: dict[str, Any]) -> None:
             if host and port.isdigit():  # where nothing listens Ray would try for a minute and a half
                 socket.create_connection((host, int(port)), timeout=5.0).close()
             with defer_keyboard_interrupt():
-                ray.init(**options)
-            return
+                found = ray.init(**options)
+            return getattr(found, "address_info", {}).get("session_dir", "")  # a client of a far Ray has none
         except Exception as error:  # Ray has no types of its own for these
             with defer_keyboard_interrupt():
                 ray.shutdown()
