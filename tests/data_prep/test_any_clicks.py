@@ -1,7 +1,6 @@
 """Anybody's clicks: whatever form the file has, the same comes out; what cannot be read is told with its line and column."""
 
 import gzip
-import json
 import re
 import shlex
 import shutil
@@ -20,39 +19,39 @@ from lib.store import sealed
 from lib.tasks import prepared_datasets
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.prepared_datasets import PreparedClicks
+from tests.data_prep.prepared_folders import pack, rejected
 
 HEADER = "click,who,what,price,tags,at"
 ROWS = [
     f"{at % 2},u{at % 3},{at % 4},{'' if at == 5 else at + 0.5},{'a|b' if at % 2 else 'c'},{at}" for at in range(40)
 ]
 TEXT = "\n".join([HEADER, *ROWS, ""])
-OPTIONS = ("--label", "click", "--time", "at", "--bags", "tags:|", "--days", "4")
+CLICK = "--label click"
+OPTIONS = f"{CLICK} --time at --bags tags:| --days 4"
 
 
 @pytest.fixture
-def prepare(tmp_path):
-    """`prepare(data, *options, name=...)`: the manifest and the log of a file with those bytes."""
+def prepare(raw, tmp_path):
+    """`prepare(data, options, name=...)`: the manifest and the log of a file with those bytes."""
     made = iter(range(100))
 
-    def run(data, *options, name="mine.csv"):
-        raw, out = tmp_path / name, tmp_path / f"out{next(made)}"
-        raw.write_bytes(data if isinstance(data, bytes) else data.encode())
-        assert main(["clicks", str(raw), str(out), *options]) == 0
+    def run(data, options, name="mine.csv"):
+        out = tmp_path / f"out{next(made)}"
+        assert main(["clicks", str(raw(name, data) / name), str(out), *shlex.split(options)]) == 0
         return sealed.load(out / "manifest.json"), PreparedClicks(out)
 
     return run
 
 
 @pytest.fixture
-def refused(tmp_path, capsys):
-    """`refused(data, *options)`: the error, less the folder."""
+def refused(raw, tmp_path, capsys):
+    """`refused(data, options, name=...)`: the error, without the folder."""
 
-    def run(data, *options, name="mine.csv"):
-        raw, out = tmp_path / name, tmp_path / "refused"
-        raw.write_bytes(data if isinstance(data, bytes) else data.encode())
-        assert main(["clicks", str(raw), str(out), *options]) == 2
+    def run(data, options, name="mine.csv"):
+        out, folder = tmp_path / "refused", raw(name, data)
+        assert main(["clicks", str(folder / name), str(out), *shlex.split(options)]) == 2
         assert not out.exists()  # what was refused leaves nothing behind
-        return capsys.readouterr().err.replace(f"{tmp_path}/", "").strip()
+        return capsys.readouterr().err.replace(f"{folder}/", "").strip()
 
     return run
 
@@ -92,10 +91,10 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_one_log_in_many_forms(prepare, form):
-    _, plain = prepare(TEXT, *OPTIONS)
+    _, plain = prepare(TEXT, OPTIONS)
     data, name = FORMS[form]
-    options = OPTIONS if form != "parquet" else OPTIONS[:4] + OPTIONS[6:]  # its lists are bags by themselves
-    _, other = prepare(data, *options, name=name)
+    options = OPTIONS if form != "parquet" else OPTIONS.replace("--bags tags:|", "")  # its lists are bags by themselves
+    _, other = prepare(data, options, name)
     assert other.names == plain.names == [0, 1, 2, 3]
     for day in plain.names:
         for array in ("labels", "ids", "dense"):
@@ -103,7 +102,7 @@ def test_one_log_in_many_forms(prepare, form):
 
 
 def test_values_by_hand(prepare):
-    made, log = prepare(TEXT, *OPTIONS)
+    made, log = prepare(TEXT, OPTIONS)
     assert made["fields"] == ["who", "what", "tags"] and made["pooling"] == [1, 1, 2]
     assert made["dense"] == ["price", "no price"] and made["train_days"] == 3 and made["days"] == 4
     value = {text: text_value(text) + RESERVED for text in ("u1", "1", "a", "b", "c", "u2", "2")}
@@ -121,29 +120,29 @@ def test_values_by_hand(prepare):
 
 def test_without_a_time_days_are_drawn_and_with_a_test_file_all_train(prepare, tmp_path):
     many = "\n".join([HEADER, *ROWS * 250])
-    made, log = prepare(many, "--label", "click")
+    made, log = prepare(many, CLICK)
     sizes = [log.rows(day) for day in range(10)]
     assert sum(sizes) == 10_000 and min(sizes) > 850 and max(sizes) < 1150
     assert made["train_days"] == 9
     (tmp_path / "later.csv").write_text(TEXT)
-    made, log = prepare(many, "--label", "click", "--test", str(tmp_path / "later.csv"), name="earlier.csv")
+    made, log = prepare(many, f"{CLICK} --test {tmp_path / 'later.csv'}", "earlier.csv")
     assert (made["train_days"], made["days"], log.rows(10)) == (10, 11, 40)
     assert prepared_datasets.training_samples(str(log.folder)) == 10_000
 
 
 def test_rare_values_share_a_code_and_buckets_hold_all(prepare):
     rare = TEXT.replace("u0,0,0.5", "once,0,0.5")
-    made, log = prepare(rare, *OPTIONS, "--min-count", "2", "--count-bits", "16")
+    made, log = prepare(rare, f"{OPTIONS} --min-count 2 --count-bits 16")
     assert log.take(0, "ids")[0, 0] == RARE and (log.take(0, "ids")[1:, 0] > RARE).all()
     assert made["threshold"]["least"] == 2
-    _, log = prepare(TEXT, *OPTIONS, "--buckets", "100")
+    _, log = prepare(TEXT, f"{OPTIONS} --buckets 100")
     assert log.take(0, "ids")[1, 0] == code_of(np.uint64(text_value("u1")), 0, 100)
 
 
 def test_what_columns_are_is_found_and_told(prepare, capsys):
     header = "id,label,age,price,city,nothing,mixed"
     rows = [f"{at * 7},{at % 2},{at % 50},{at % 30}.25,Ünï{at % 5},,{'x' if at == 3 else at % 9}" for at in range(1200)]
-    made, _ = prepare("\n".join([header, *rows]), "--label", "label")
+    made, _ = prepare("\n".join([header, *rows]), "--label label")
     told = made["columns"]
     assert (made["fields"], made["dense"]) == (["age", "city", "mixed"], ["price"])
     assert told["id"].startswith("left out: it is different in every row")
@@ -155,9 +154,8 @@ def test_what_columns_are_is_found_and_told(prepare, capsys):
 
 def test_bad_rows_are_set_aside_with_their_line(prepare):
     bad = [HEADER, *ROWS, "1,u1,2,3.5,a", "maybe,u1,2,3.5,a,40", "1,u1,2,dear,a,41", '1,u1,2,"1.5",a,someday']
-    made, log = prepare("\n".join(bad), *OPTIONS, "--numbers", "price")
-    rejects = [json.loads(line) for line in (log.folder / "rejects.jsonl").read_text().splitlines()]
-    found = [(row["line"], row["column"], row["reason"], row["text"]) for row in rejects]
+    made, log = prepare("\n".join(bad), f"{OPTIONS} --numbers price")
+    found = [(row["line"], row["column"], row["reason"], row["text"]) for row in rejected(log.folder)]
     assert found == [
         (42, None, "wrong column count", "1,u1,2,3.5,a"),
         (43, "click", "label is neither 0 nor 1", "maybe"),
@@ -168,78 +166,58 @@ def test_bad_rows_are_set_aside_with_their_line(prepare):
 
 
 NEGATIVE = "\n".join([HEADER, *(row.replace("0,u", "-1,u", 1) for row in ROWS)])
-ERRORS = {
-    "a column misspelt": (
-        TEXT,
-        ("--label", "klick"),
-        "mine.csv, line 1: no column 'klick' for --label; did you mean 'click'",
+WHEN = ("2024-01-02 03:04:05", "02/01/2024", "Jan 2 2024", "2 January 2024", "yesterday")
+TIMES = "\n".join(["click,who,at", *(f"{place % 2},u{place % 3},{WHEN[place % 5]}" for place in range(40)), ""])
+REFUSED = [
+    (TEXT, "--label klick", "mine.csv, line 1: no column 'klick' for --label; did you mean 'click'"),
+    (TEXT, f"{OPTIONS} --numbers prise", "no column 'prise' for --numbers; did you mean 'price'?"),
+    (TEXT, "", "mine.csv says whether there was a click? --label COLUMN, of click, who"),
+    (TEXT, "--label who", "mine.csv, line 2, column 'who': 'u0'; expected 0 or 1"),
+    (NEGATIVE, CLICK, "mine.csv, line 2, column 'click': '-1'; expected 0 or 1; or --positive N"),
+    (TEXT.replace("\n1,", "\n0,"), CLICK, "rows that are trained on is a click; a model needs both"),
+    (TEXT, f"{CLICK} --delimiter ;", "mine.csv, line 1: one field between ';'"),
+    ("0,1,2,3.5,x,y\n" * 3, CLICK, "this looks like a row: --columns names the columns"),
+    ("", CLICK, "mine.csv is empty; expected a header, then rows"),
+    (HEADER, CLICK, "mine.csv: no rows after the header"),
+    ("a,a,b\n1,2,3\n", "--label b", "mine.csv, line 1: two columns are called 'a'"),
+    (TEXT.encode("utf-16"), CLICK, "mine.csv is UTF-16; save it as UTF-8"),
+    (TEXT.replace("\n", "\r"), OPTIONS, "mine.csv, line 1: lines end with a carriage return alone"),
+    (TEXT.replace("\n1,u1", '\n"1,u1', 1) + TEXT * 3, CLICK, "mine.csv, line 3: a quote that does not close"),
+    (TEXT, f"{OPTIONS} --ids at", "column 'at' is given twice, as --time and as --ids"),
+    (TEXT, f"{CLICK} --time who", "mine.csv, column 'who': no numbers and no dates"),
+    (TEXT, f"{CLICK} --time what", "column 'what': 4 different times do not make --days 10"),
+    (
+        TIMES,
+        f"{CLICK} --time at",
+        "at': 1 different times (32 of 40 rows have neither a number nor a date) do not make",
     ),
-    "another column misspelt": (
-        TEXT,
-        (*OPTIONS, "--numbers", "prise"),
-        "no column 'prise' for --numbers; did you mean 'price'?",
-    ),
-    "no label": (TEXT, (), "mine.csv says whether there was a click? --label COLUMN, of click, who"),
-    "the wrong column": (TEXT, ("--label", "who"), "mine.csv, line 2, column 'who': 'u0'; expected 0 or 1"),
-    "a negative label": (
-        NEGATIVE,
-        ("--label", "click"),
-        "mine.csv, line 2, column 'click': '-1'; expected 0 or 1; or --positive N",
-    ),
-    "one class": (
-        TEXT.replace("\n1,", "\n0,"),
-        ("--label", "click"),
-        "rows that are trained on is a click; a model needs both",
-    ),
-    "the wrong delimiter": (TEXT, ("--label", "click", "--delimiter", ";"), "mine.csv, line 1: one field between ';'"),
-    "no header": ("0,1,2,3.5,x,y\n" * 3, ("--label", "click"), "this looks like a row: --columns names the columns"),
-    "an empty file": ("", ("--label", "click"), "mine.csv is empty; expected a header, then rows"),
-    "a header alone": (HEADER, ("--label", "click"), "mine.csv: no rows after the header"),
-    "a name twice": ("a,a,b\n1,2,3\n", ("--label", "b"), "mine.csv, line 1: two columns are called 'a'"),
-    "UTF-16": (TEXT.encode("utf-16"), ("--label", "click"), "mine.csv is UTF-16; save it as UTF-8"),
-    "a quote left open": (
-        TEXT.replace("\n1,u1", '\n"1,u1', 1) + TEXT * 3,
-        ("--label", "click"),
-        "mine.csv, line 3: a quote that does not close",
-    ),
-    "a role twice": (TEXT, (*OPTIONS, "--ids", "at"), "column 'at' is given twice, as --time and as --ids"),
-    "no time": (TEXT, ("--label", "click", "--time", "who"), "mine.csv, column 'who': no numbers and no dates"),
-    "too few times": (
-        TEXT,
-        ("--label", "click", "--time", "what"),
-        "column 'what': 4 different times do not make --days 10",
-    ),
-    "no separator": (
-        TEXT,
-        ("--label", "click", "--bags", "tags"),
-        "--bags tags: expected COLUMN:SEPARATOR, as 'genres:|'",
-    ),
-    "no numbers": (
-        TEXT,
-        ("--label", "click", "--numbers", "who", "--max-rejects", "5"),
-        "mine.csv, line 7, column who: not a number: 'u2'",
-    ),
-    "columns miscounted": (
-        "\n".join(ROWS),
-        ("--label", "a", "--columns", "a,b"),
-        "mine.csv, line 1: 6 fields, but --columns names 2",
-    ),
-    "an option misspelt": (TEXT, ("--lable", "click"), "no option '--lable'; did you mean '--label'"),
-}
+    (TEXT, f"{CLICK} --bags tags", "--bags tags: expected COLUMN:SEPARATOR, as 'genres:|'"),
+    (TEXT, f"{CLICK} --numbers who --max-rejects 5", "mine.csv, line 7, column who: not a number: 'u2'"),
+    ("\n".join(ROWS), "--label a --columns a,b", "mine.csv, line 1: 6 fields, but --columns names 2"),
+    (TEXT, "--lable click", "no option '--lable'; did you mean '--label'"),
+]
 
 
-@pytest.mark.parametrize("case", ERRORS)
-def test_what_is_wrong_is_told_with_its_place(refused, case):
-    data, options, said = ERRORS[case]
-    assert said in refused(data, *options)
+@pytest.mark.parametrize("data, options, said", REFUSED, ids=[said for *_, said in REFUSED])
+def test_what_is_wrong_is_told_with_its_place(data, options, said, refused):
+    assert said in refused(data, options)
 
 
-def test_a_damaged_file_is_told(refused):
-    long = "\n".join([HEADER, *(f"{row}{at}" for at in range(300) for row in ROWS)]).encode()
-    assert "mine.csv.gz: Truncated compressed stream" in refused(
-        gzip.compress(long)[:9000], "--label", "click", name="mine.csv.gz"
-    )
-    assert "no whole parquet file" in refused(parquet_bytes()[:-50], "--label", "click", name="mine.parquet")
+PACKED = gzip.compress(TEXT.encode() * 200)
+
+
+@pytest.mark.parametrize(
+    "data, name, said",
+    [
+        (TEXT, "mine.csv.gz", "mine.csv.gz: damaged gzip (Error -3 while decompressing data: incorrect header check)"),
+        (PACKED[:500], "mine.csv.gz", "mine.csv.gz: Truncated compressed stream"),
+        (PACKED[:40], "mine.csv.gz", "mine.csv.gz: truncated gzip"),
+        (parquet_bytes()[:-50], "mine.parquet", "no whole parquet file"),
+    ],
+    ids=["no gzip", "cut off", "cut off at once", "parquet"],
+)
+def test_a_damaged_file_is_told(data, name, said, refused):
+    assert said in refused(data, CLICK, name)
 
 
 def test_files_that_are_not_there_or_differ(tmp_path, capsys):
@@ -268,9 +246,8 @@ def test_movielens_as_it_comes_is_one_log(tmp_path):
         folder = tmp_path / name.replace(".", "-")
         folder.mkdir()
         (folder / name).write_text(text)
-        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
-            archive.write(folder / name, f"ml/{name}")
-            archive.writestr("ml/README", "licence")
+        (readme := tmp_path / "README").write_text("licence")
+        pack(tmp_path / f"{name}.zip", "zip", {f"ml/{name}": folder / name, "ml/README": readme})
         for raw in (folder, folder / name, tmp_path / f"{name}.zip"):
             out = tmp_path / f"out{len(logs)}"
             assert main(["ratings", str(raw), str(out)]) == 0
@@ -345,35 +322,9 @@ def test_a_number_or_a_day_that_is_none_is_set_aside(prepare):
     rows = [f"2024-02-{1 + place % 28:02},u{place % 7},{place}.5,{place % 2}" for place in range(60)]
     rows += ["2024-03-01,u1,1e400,1", "2024-02-31,u1,1.5,0", "1e400,u2,1.5,0", "2024-2-29,u2,1.5,1"]
     data = "\n".join(["when,user,price,click", *rows, ""])
-    about, made = prepare(data, "--label", "click", "--numbers", "price", "--time", "when", "--days", "3")
+    about, made = prepare(data, f"{CLICK} --numbers price --time when --days 3")
     assert about["rejects"] == {"neither a number nor a date": 2, "not a number": 1}
     assert all(np.isfinite(made.take(day, "dense")).all() for day in made.names)
-
-
-PACKED = gzip.compress(TEXT.encode() * 200)
-
-
-@pytest.mark.parametrize(
-    "data, name, why",
-    [
-        (TEXT.replace("\n", "\r"), "mine.csv", "mine.csv, line 1: lines end with a carriage return alone"),
-        (TEXT, "mine.csv.gz", "mine.csv.gz: damaged gzip (Error -3 while decompressing data: incorrect header check)"),
-        (PACKED[:500], "mine.csv.gz", "mine.csv.gz: Truncated compressed stream"),
-        (PACKED[:40], "mine.csv.gz", "mine.csv.gz: truncated gzip"),
-    ],
-    ids=["carriage returns", "no gzip", "cut off", "cut off at once"],
-)
-def test_a_file_that_is_damaged_or_of_an_old_machine_is_named_as_that(data, name, why, refused):
-    assert why in refused(data, *OPTIONS, name=name)
-
-
-def test_times_of_many_forms_are_counted(refused):
-    forms = ("2024-01-02 03:04:05", "02/01/2024", "Jan 2 2024", "2 January 2024", "yesterday")
-    rows = [f"{place % 2},u{place % 3},{forms[place % 5]}" for place in range(40)]
-    found = refused("\n".join(["click,who,at", *rows, ""]), "--label", "click", "--time", "at", "--days", "4")
-    assert (
-        "column 'at': 1 different times (32 of 40 rows have neither a number nor a date) do not make --days 4" in found
-    )
 
 
 def test_a_nested_column_is_named_and_may_be_left_out(tmp_path, capsys):

@@ -26,17 +26,23 @@ def pai(path, slowdown, workers=4, count=400, step=10.0):
     return path
 
 
-def usage(path, machines=3, days=3, step=600):
+def machines(path, count, days, cpu):
+    """Machines of whose CPUs `cpu(machine, time)` per cent are in use, every ten minutes."""
+    times = range(0, days * 86_400, 600)
+    rows = (f"m_{each},{time},{cpu(each, time):g},80,,,40.0,30.0,5\n" for each in range(count) for time in times)
+    path.write_text("".join(rows))
+    return path
+
+
+def usage(path, count=3, days=3):
     """Machines that use 20 % of their CPUs at night and 60 % from noon; the last one has 1.2 times as much to give."""
     noise = np.random.default_rng(0)
-    lines = []
-    for machine in range(machines):
-        for time in range(0, days * 86_400, step):
-            cpu = (20 if time % 86_400 < 43_200 else 60) + noise.integers(-3, 4)
-            cpu = 100 - 1.2 * (100 - cpu) if machine == machines - 1 else cpu
-            lines.append(f"m_{machine},{time},{max(cpu, 0):g},80,,,40.0,30.0,5\n")
-    path.write_text("".join(lines))
-    return path
+
+    def cpu(machine, time):
+        used = (20 if time % 86_400 < 43_200 else 60) + noise.integers(-3, 4)
+        return max(0, 100 - 1.2 * (100 - used) if machine == count - 1 else used)
+
+    return machines(path, count, days, cpu)
 
 
 def operations(path, slow=3, steps=(4, 9), ranks=4, batches=6):
@@ -90,31 +96,22 @@ def test_a_day_is_found_in_machine_usage(tmp_path):
 
 def test_sharing_is_found_in_machine_usage(tmp_path):
     truth = Shared(curve=(0.25, 0.4), concentration=12.0, hold=6_000.0)
-    lines = []
-    for machine in range(12):
-        course = truth.sample_path(0, f"worker{machine}", machine)
-        for time in range(0, 20 * 86_400, 600):
-            lines.append(f"m_{machine},{time},{100 * (1 - course.speed(time)[0]):.6g},80,,,40.0,30.0,5\n")
-    lines += [f"m_99,{time},2,80,,,40.0,30.0,5\n" for time in range(0, 20 * 86_400, 600)]  # nobody shares it
-    (tmp_path / "usage.csv").write_text("".join(lines))
-    found = fit_shared(read_trace(tmp_path / "usage.csv"))
+    courses = [truth.sample_path(0, f"worker{machine}", machine) for machine in range(12)]
+
+    def cpu(machine, time):
+        return 100 * (1 - courses[machine].speed(time)[0]) if machine < 12 else 2  # nobody shares the thirteenth
+
+    found = fit_shared(read_trace(machines(tmp_path / "usage.csv", 13, 20, cpu)))
     night, day = found.curve[2:11], found.curve[14:23]  # what is held reaches into the hours at which the mean changes
     assert night == pytest.approx([0.25] * 9, abs=0.04) and day == pytest.approx([0.4] * 9, abs=0.04)
     assert found.concentration == pytest.approx(12, rel=0.1) and found.hold == pytest.approx(6_000, rel=0.1)
 
 
-def test_sharing_is_fitted_to_machines_alone(tmp_path):
-    trace = read_trace(pai(tmp_path / "job.csv", Steady(factors=(1.0, 2.0)), workers=2, count=5))
-    with pytest.raises(BadOption, match="a trace of machines is needed"):
-        fit_shared(trace)
-
-
 @pytest.mark.parametrize("cpu", [2, 60])
 def test_machines_that_nobody_shares_are_told(cpu, tmp_path):
-    lines = [f"m_{machine},{time},{cpu},80,,,40.0,30.0,5\n" for machine in "ab" for time in range(0, 86_400, 600)]
-    (tmp_path / "usage.csv").write_text("".join(lines))
+    trace = read_trace(machines(tmp_path / "usage.csv", 2, 1, lambda *_: cpu))
     with pytest.raises(BadOption, match="no machine in it is in use by others, to 10% or more and at times more"):
-        fit_shared(read_trace(tmp_path / "usage.csv"))
+        fit_shared(trace)
 
 
 def test_a_slow_rank_is_found_in_operations_whatever_its_stage_does(tmp_path):
@@ -188,6 +185,11 @@ def test_a_fit_that_is_worse_than_a_lognormal_says_so_and_is_left_for_it(tmp_pat
 # Errors
 
 
+def job(path):
+    """A short one of four workers."""
+    return pai(path, Steady(sigma=0.1), count=30)
+
+
 def broken(path, change):
     """The file, with its lines changed."""
     lines = path.read_text().splitlines()
@@ -214,71 +216,62 @@ def drop(first, last):
     return change
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (put(1, 5, "seconds"), "job.csv, row 1: no trace that is known here begins so: ',worker,gpu,time,seconds'"),
-        (put(1, 2, "rank"), "job.csv, column worker: the column is missing; found"),
-        (put(7, 5, "-3"), "job.csv, row 7, column batch_time_norm: expected a positive number, found '-3'"),
-        (put(7, 5, "0"), "row 7, column batch_time_norm: expected a positive number, found '0'"),
-        (put(9, 5, "fast"), "row 9, column batch_time_norm: expected a finite number, found 'fast'"),
-        (put(9, 4, ""), "row 9, column time: expected a finite number, found ''"),
-        (put(9, 4, "inf"), "row 9, column time: expected a finite number, found 'inf'"),
-        (put(9, 2, ""), "row 9, column worker: no worker is named"),
-        (
-            drop(10, 40),
-            "row 11, column time: a gap of 90 seconds before it, and 3 more of over 60; a gap of 90 accepts them",
-        ),
-        (drop(2, 10_000), "job.csv: no rows"),
-        (drop(1, 10_000), "job.csv, row 1: no trace that is known here begins so: ''"),
-        (drop(6, 10_000), "no worker has two samples at different times"),
-        (lambda lines: lines.insert(4, "1,2,3,4,5,6,7"), "not a table of comma-separated values: .*line 5"),
-    ],
-)
-def test_a_job_that_cannot_be_names_its_row_and_column(tmp_path, change, words):
-    path = broken(pai(tmp_path / "job.csv", Steady(sigma=0.1), count=30), change)
-    with pytest.raises(BadOption, match=words):
-        read_trace(path)
+JOBS = [
+    (put(1, 5, "seconds"), "job.csv, row 1: no trace that is known here begins so: ',worker,gpu,time,seconds'"),
+    (put(1, 2, "rank"), "job.csv, column worker: the column is missing; found"),
+    (put(7, 5, "-3"), "job.csv, row 7, column batch_time_norm: expected a positive number, found '-3'"),
+    (put(7, 5, "0"), "row 7, column batch_time_norm: expected a positive number, found '0'"),
+    (put(9, 5, "fast"), "row 9, column batch_time_norm: expected a finite number, found 'fast'"),
+    (put(9, 4, ""), "row 9, column time: expected a finite number, found ''"),
+    (put(9, 4, "inf"), "row 9, column time: expected a finite number, found 'inf'"),
+    (put(9, 2, ""), "row 9, column worker: no worker is named"),
+    (
+        drop(10, 40),
+        "row 11, column time: a gap of 90 seconds before it, and 3 more of over 60; a gap of 90 accepts them",
+    ),
+    (drop(2, 10_000), "job.csv: no rows"),
+    (drop(1, 10_000), "job.csv, row 1: no trace that is known here begins so: ''"),
+    (drop(6, 10_000), "no worker has two samples at different times"),
+    (lambda lines: lines.insert(4, "1,2,3,4,5,6,7"), "not a table of comma-separated values: .*line 5"),
+]
+MACHINES = [
+    (put(5, 3, "101"), r"usage.csv, row 5, column cpu \(3rd\): a CPU use of 101 per cent"),
+    (put(5, 3, "-1"), r"row 5, column cpu \(3rd\): expected 0 or more, found '-1'"),
+    (put(5, 3, ""), r"row 5, column cpu \(3rd\): expected a finite number, found ''"),
+    (put(5, 2, "noon"), r"row 5, column time \(2nd\): expected a finite number, found 'noon'"),
+    (put(5, 2, "-1"), r"row 5, column time \(2nd\): expected 0 or more"),
+    (drop(20, 26), r"row 20, column time \(2nd\): a gap of 4800 seconds before it, and 0 more of over 3600"),
+]
 
 
 @pytest.mark.parametrize(
-    "change, words",
-    [
-        (put(5, 3, "101"), r"usage.csv, row 5, column cpu \(3rd\): a CPU use of 101 per cent"),
-        (put(5, 3, "-1"), r"row 5, column cpu \(3rd\): expected 0 or more, found '-1'"),
-        (put(5, 3, ""), r"row 5, column cpu \(3rd\): expected a finite number, found ''"),
-        (put(5, 2, "noon"), r"row 5, column time \(2nd\): expected a finite number, found 'noon'"),
-        (put(5, 2, "-1"), r"row 5, column time \(2nd\): expected 0 or more"),
-        (drop(20, 26), r"row 20, column time \(2nd\): a gap of 4800 seconds before it, and 0 more of over 3600"),
-    ],
+    "make, change, words", [*((job, *case) for case in JOBS), *((usage, *case) for case in MACHINES)]
 )
-def test_usage_that_cannot_be_names_its_row_and_column(tmp_path, change, words):
-    path = broken(usage(tmp_path / "usage.csv"), change)
+def test_a_trace_that_cannot_be_names_its_row_and_column(make, change, words, tmp_path):
     with pytest.raises(BadOption, match=words):
-        read_trace(path)
+        read_trace(broken(make(tmp_path / f"{make.__name__}.csv"), change))
 
 
 def test_a_gap_is_accepted_where_the_other_days_fill_it(tmp_path):
     path = broken(usage(tmp_path / "usage.csv"), drop(20, 50))
     assert read_trace(path, gap=20_000.0).table["time"].size == 3 * 3 * 144 - 31
-    path = broken(usage(tmp_path / "usage.csv", machines=1, days=1), drop(13, 30))
+    path = broken(usage(tmp_path / "usage.csv", count=1, days=1), drop(13, 30))
     with pytest.raises(BadOption, match=r"no sample between 2:00 and 3:00 of any day"):
         read_trace(path, gap=20_000.0)
+
+
+def of_row_7(duration):
+    """Puts the duration into the seventh row."""
+    return lambda table: table.assign(duration=table["duration"].where(table.index != 6, duration))
 
 
 @pytest.mark.parametrize(
     "change, words",
     [
         (lambda table: table.drop(columns="duration"), "column duration: the column is missing"),
-        (
-            lambda table: table.assign(duration=table["duration"].where(table.index != 6, -1.0)),
-            "row 7, column duration",
-        ),
-        (
-            lambda table: table.assign(duration=table["duration"].where(table.index != 6)),
-            "row 7, column duration: .*nan",
-        ),
-        (lambda table: table.assign(duration=table["duration"].where(table.index != 6, 0)), "row 7, column duration"),
+        (of_row_7(-1.0), "row 7, column duration"),
+        (of_row_7(math.nan), "row 7, column duration: .*nan"),
+        (of_row_7(0), "row 7, column duration"),
         (lambda table: table.assign(start_ts="soon"), "row 1, column start_ts: expected a finite number, found 'soon'"),
         (
             lambda table: table.drop(index=7),

@@ -31,12 +31,6 @@ def ints(*values):
     return np.array(values, np.int64)
 
 
-def test_unique_by_hand():
-    distinct, positions = kernels.unique(ints(7, -1, 7, LOW, HIGH, -1, 0))
-    assert distinct.tolist() == [7, -1, LOW, HIGH, 0]
-    assert positions.tolist() == [0, 1, 0, 2, 3, 1, 4]
-
-
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(IDS)
 def test_unique_is_order_of_first_appearance(ids):
@@ -81,25 +75,11 @@ def combine(ids, grads, weights):
     return distinct, *kernels.sum_count(positions, grads, weights, distinct.size)
 
 
-def test_weighted_sums_by_hand():
-    grads = np.array([[1, 2], [10, 20], [100, 200]], np.float32)
-    ids, sums, met = combine(ints(4, -1, 4), grads, np.array([1, 0.5, 2], np.float32))
-    assert (ids.tolist(), met.tolist()) == ([4, -1], [2, 1])
-    assert sums.tolist() == [[201, 402], [5, 10]]
-
-
 def test_sums_add_in_input_order():
     grads = np.array([[1e8], [1], [-1e8]], np.float32)
     ones = np.ones(3, np.float32)
     assert combine(ints(1, 1, 1), grads, ones)[1].item() == 0
     assert combine(ints(1, 1, 1), grads[[0, 2, 1]], ones)[1].item() == 1
-
-
-def test_empty_input():
-    none, block = ints(), np.empty((0, 3), np.float32)
-    assert [len(part) for part in kernels.unique(none)] == [0, 0]
-    assert kernels.first_rows(none, 0, 3, 1.0).shape == (0, 3)
-    assert [part.shape for part in combine(none, block, np.empty(0, np.float32))] == [(0,), (0, 3), (0,)]
 
 
 BEHIND = [1, 2, 3, 4, 5, 6]

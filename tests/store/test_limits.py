@@ -1,6 +1,5 @@
 """Tables that forget: who goes, who comes in, what is lost, what a row takes; against Python's own containers."""
 
-from collections import OrderedDict
 from functools import partial
 
 import numpy as np
@@ -27,52 +26,44 @@ def held(table):
     return table.export().ids.tolist()
 
 
-def same(a, b):
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("ids", "values", "state", "stamps"))
-
-
-@QUIET
-@given(st.lists(st.integers(-12, 12), max_size=300), st.integers(1, 9))
-def test_single_look_ups_go_by_ordered_dict(ids, limit):
-    ours, model = table(limit), OrderedDict()
-    for number in ids:
-        ours.pull([number])
-        model[number] = None
-        model.move_to_end(number)
-        if len(model) > limit:
-            model.popitem(last=False)
-        assert held(ours) == sorted(model)
-
-
-BATCHES = st.lists(
-    st.tuples(st.sampled_from(["pull", "push"]), st.lists(st.integers(-40, 40), min_size=1, max_size=25)),
+CALLS = st.lists(
+    st.tuples(st.sampled_from(["pull", "push", "assign"]), st.lists(st.integers(-40, 40), min_size=1, max_size=25)),
     max_size=60,
 )
 
 
 @QUIET
-@given(BATCHES, st.integers(1, 50))
-def test_who_goes_by_a_list_that_is_sorted_anew_each_time(calls, limit):
-    """Rows of one call are equally recent, of which the least id goes first; a call never evicts what it looked up. A push admits
-    too, and spares the rows of its own batch, though it is no use of them."""
-    ours, rows, numbers = table(limit), {}, 0  # id -> its touch
+@given(CALLS, st.integers(1, 50))
+def test_it_is_a_dict_from_which_the_least_recently_used_go(calls, limit):
+    """Rows of one call are equally recent, of which the least id goes first; a call never evicts what it looked up. Updates admit
+    too, and spare the rows of their own batch, though they are no use of them. An update for which there is no room is lost and
+    counted, and shifts no other: Persia's released code pairs gradients with the rows that are left."""
+    ours, rows, values, numbers, lost = table(limit), {}, {}, 0, 0  # id -> its touch, and its value
     for stamp, (call, batch) in enumerate(calls):
         met = list(dict.fromkeys(batch))
-        new = [number for number in met if number not in rows]
-        numbers += call == "pull" or bool(new)  # a push takes a number where it admits
+        new, own = [number for number in met if number not in rows], np.float32([[number % 7 + 1] for number in met])
+        numbers += call == "pull" or bool(new)  # an update takes a number where it admits
         if call == "pull":
-            ours.pull(batch)
+            assert ours.pull(batch).ravel().tolist() == [values.get(number, 0) for number in batch]
             rows |= {number: numbers for number in met if number in rows}
+        elif call == "push":
+            ours.push(batch + met, np.concatenate([np.zeros((len(batch), 1), np.float32), -own]), stamp)
         else:
-            ours.push(batch, -np.ones((len(batch), 1), np.float32), stamp)
+            ours.assign(met, own)
         for number in new:
             if len(rows) == limit:
                 old = [key for key in rows if rows[key] < numbers and key not in met]
                 if not old:
                     continue
-                del rows[min(old, key=lambda key: (rows[key], key))]
-            rows[number] = numbers
-        assert held(ours) == sorted(rows)
+                gone = min(old, key=lambda key: (rows[key], key))
+                del rows[gone], values[gone]
+            rows[number], values[number] = numbers, 0
+        if call != "pull":
+            lost += sum(number not in rows for number in met)
+            for number in rows.keys() & met:
+                values[number] = number % 7 + 1 + (values[number] if call == "push" else 0)
+        assert held(ours) == sorted(rows) and ours.lost == lost
+        assert ours.peek(sorted(values)).ravel().tolist() == [values[number] for number in sorted(values)]
 
 
 def test_a_row_that_was_spared_goes_next():
@@ -115,29 +106,6 @@ def test_only_training_look_ups_are_use(kind):
     assert held(ours) == [2, 4]
 
 
-@pytest.mark.parametrize("stale", [1, 2, 3])
-def test_a_push_for_an_evicted_id_never_shifts_the_others(stale):
-    """Persia's released code pairs gradients with the rows that are left."""
-    ours, others = table(3), [number for number in (1, 2, 3) if number != stale]
-    ours.pull([stale])
-    ours.pull(others)
-    ours.pull([9])
-    assert held(ours) == sorted([*others, 9])
-    ours.push([1, 2, 3], np.float32([[-1], [-2], [-3]]), 0)
-    assert held(ours) == [1, 2, 3] and ours.peek([1, 2, 3]).ravel().tolist() == [1, 2, 3]
-
-
-def test_what_does_not_fit_in_a_call_is_lost_and_counted():
-    ours = table(2)
-    assert ours.pull([1, 2, 3, 4]).shape == (4, 1)
-    assert held(ours) == [1, 2]
-    ours.push([1, 2, 3, 4], -np.ones((4, 1), np.float32), 0)
-    assert ours.peek([1, 2]).ravel().tolist() == [1, 1]
-    assert ours.lost == 2
-    ours.assign([7, 8, 9], np.ones((3, 1), np.float32))
-    assert (len(ours), ours.lost) == (2, 3)
-
-
 def test_recency_outlives_the_end_of_its_numbers():
     ours = table(3)
     for number in (1, 2, 3, 1):
@@ -158,19 +126,8 @@ def test_a_row_of_a_full_table_takes_24_bytes_beside_values_and_state(limited, o
         ours.pull(ids if limited else ids % rows)
     assert len(ours) == rows
     assert ours.nbytes <= rows * (4 * columns + 24)
-    assert ours.nbytes <= rows * ours.bytes_per_row + 1024
+    assert 0.8 * rows * ours.bytes_per_row < ours.nbytes <= rows * ours.bytes_per_row + 1024
     assert 50e6 * ours.bytes_per_row < 8e9
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_rows": 0}, "max_rows must be an integer of at least 1"),
-    ],
-)
-def test_bad_options_are_named(options, message):
-    with pytest.raises(BadOption, match=message):
-        Table(1, STEP, **{"seed": 0, **options})
 
 
 def test_stamps_beyond_31_bits_are_refused():

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 import lib
 from lib.cluster.base import nbytes
 from lib.store.spec import Bags
-from lib.tasks.flat_model import Batch
-
-
-def batch(raw):
-    made = Batch.of(index=0, size=len(raw), raw={"t": np.asarray(raw, np.int64)}, features={})
-    return made.ids["t"], made.where["t"]
+from tests.store.test_wire_ids import batch
 
 
 def test_by_hand():
@@ -70,37 +65,28 @@ CLICKS = {"fields": 3, "vocabularies": (20, 200, 60), "pooling": (1, 6, 3), "sam
 SMALL = {**CLICKS, "hidden": (8,), "evaluation_samples": 400, "network": "dlrm", "days": 2}
 
 
-def train(protocol, servers=2, cluster=lib.VirtualCluster, **store):
-    workload = lib.workloads.get("ctr-synthetic", **SMALL)
-    there = cluster(workers=3, servers=servers)
-    return lib.train(workload, protocol, there, seed=3, store=lib.RowStore(**store), save=False, checkpoint_every=300)
+def train(protocol, cluster=lib.VirtualCluster, workers=3, **store):
+    workload, there = lib.workloads.get("ctr-synthetic", **SMALL), cluster(workers=workers, servers=2)
+    return lib.train(
+        workload, protocol, there, seed=3, store=lib.RowStore(**store), save=False, checkpoint_every=300
+    ).summary
 
 
 @pytest.mark.parametrize("protocol", ["gba", "s-easgd", "async", "bsp"])
 @pytest.mark.parametrize("placement", ["uniform", "by-group", "by-cost"])
 def test_who_pools_changes_rounding_alone(protocol, placement):
     """One worker: where several train, longer messages change the order of their steps."""
-    alone, together = (
-        lib.train(
-            lib.workloads.get("ctr-synthetic", **SMALL),
-            protocol,
-            lib.VirtualCluster(workers=1, servers=2),
-            seed=3,
-            store=lib.RowStore(placement=placement, pooling=who),
-            save=False,
-        )
-        for who in ("worker", "server")
-    )
-    assert together.summary["logloss"] == pytest.approx(alone.summary["logloss"], abs=2e-5)
-    assert together.summary["train_loss"] == pytest.approx(alone.summary["train_loss"], abs=2e-5)
+    alone, together = (train(protocol, workers=1, placement=placement, pooling=who) for who in ("worker", "server"))
+    for loss in ("logloss", "train_loss"):
+        assert together[loss] == pytest.approx(alone[loss], abs=2e-5)
 
 
 def test_sums_travel_in_the_codec_that_was_asked_for():
-    whole, half = (train("gba", pooling="server", rows=codec, gradients=codec).summary for codec in ("fp32", "fp16"))
+    whole, half = (train("gba", pooling="server", rows=codec, gradients=codec) for codec in ("fp32", "fp16"))
     for kind in ("pull rows", "push rows"):
         assert half["bytes_by_kind"][kind] == whole["bytes_by_kind"][kind] / 2
 
 
 def test_on_threads_as_well():
-    summary = train("gba", cluster=lib.LocalCluster, pooling="server").summary
+    summary = train("gba", cluster=lib.LocalCluster, pooling="server")
     assert summary["samples"] == 960 and summary["auc"] > 0.5

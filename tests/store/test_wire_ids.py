@@ -54,24 +54,10 @@ def test_each_server_reads_the_ids_that_it_was_asked_for(form, raw, shards, seed
             assert set(pairs) == of
 
 
-@pytest.mark.parametrize(("samples", "width"), [(NARROW, np.uint16), (NARROW + 1, np.uint32)])
-def test_a_large_batch_has_wider_indices(samples, width):
-    ids, where = batch((np.arange(samples) % 7)[:, None])
-    message = encode_ids("samples", ids, where, slice(None))
-    assert message.samples.dtype == width and message.samples.max() == samples - 1
-    assert message.counts.dtype == np.uint16
-
-
-def test_an_id_of_many_places_is_counted_in_full():
-    ids, where = batch(np.zeros((NARROW, 2), np.int64))
-    message = encode_ids("samples", ids, where, slice(None))
+def test_indices_of_a_large_batch_are_wider_and_counts_are_what_they_must_be():
+    for samples, width in ((NARROW, np.uint16), (NARROW + 1, np.uint32)):
+        message = encode_ids("samples", *batch((np.arange(samples) % 7)[:, None]), slice(None))
+        assert message.samples.dtype == width and message.samples.max() == samples - 1
+        assert message.counts.dtype == np.uint16
+    message = encode_ids("samples", *batch(np.zeros((NARROW, 2), np.int64)), slice(None))
     assert message.counts.tolist() == [2 * NARROW] and message.samples.dtype == np.uint16
-
-
-def test_skewed_ids_take_fewer_bytes_as_an_index():
-    """A field of a thousand ids under Zipf(1.05), 4096 samples: Persia's map is twice smaller than the list."""
-    weights = np.arange(1, 1001) ** -1.05
-    drawn = np.random.default_rng(0).choice(1000, 4096, p=weights / weights.sum())
-    ids, where = batch(drawn[:, None])
-    short, raw = (nbytes(encode_ids(form, ids, where, slice(None))) for form in ("samples", "entries"))
-    assert 2 * short < raw

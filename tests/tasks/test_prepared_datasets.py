@@ -4,7 +4,9 @@ import json
 import pickle
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import lib
 from data_prep.criteo_kaggle import CriteoKaggle
@@ -14,9 +16,7 @@ from lib import VirtualCluster, workloads
 from lib.errors import BadOption, Damaged
 from lib.store import sealed
 from lib.tasks import prepared_datasets
-from lib.tasks.click_models import DLRM, TABLE, DeepFM
 from lib.tasks.clicks_stream import FIELD_SHIFT
-from lib.tasks.flat_model import Batch, FlatModel
 from lib.tasks.graph import read_graph
 from lib.tasks.prepared_datasets import Partitions, PreparedClicks
 from lib.tasks.text import read_questions
@@ -39,27 +39,6 @@ def triples(tmp_path_factory):
     return Partitions(folder / "out", "triples")
 
 
-def batch_of(read):
-    size = len(read.labels)
-    return Batch.of(index=0, size=size, raw={TABLE: read.ids}, features={"dense": read.dense}, labels=read.labels)
-
-
-@pytest.mark.parametrize("kind", [DeepFM, DLRM])
-def test_click_models_learn_from_a_prepared_day(clicks, kind):
-    batch = batch_of(clicks.read(2, slice(0, 100)))
-    assert batch.size == 100
-    shape = {"fields": len(clicks.fields), "dim": 4, "dense_features": clicks.dense_features, "hidden": (8,)}
-    model = FlatModel(kind(**shape, seed=0))
-    rows = {TABLE: np.full((len(batch.ids[TABLE]), kind.width(4)), 0.01, np.float32)}
-    losses = []
-    for _ in range(100):
-        result = model.step(batch, rows)
-        model.load(model.vector - 0.05 * result.dense)
-        rows[TABLE] -= 0.5 * result.rows[TABLE]
-        losses.append(result.loss)
-    assert np.isfinite(losses).all() and losses[-1] < 0.8 * losses[0]
-
-
 def test_a_batch_holds_the_rows_that_were_asked_for(clicks):
     read = clicks.read(3, slice(None))
     assert read.ids.dtype == np.int64 and read.dense.dtype == read.labels.dtype == np.float32
@@ -70,8 +49,6 @@ def test_a_batch_holds_the_rows_that_were_asked_for(clicks):
     chosen = np.array([7, 0, 7, 99])
     for one, other in zip(clicks.read(3, chosen)[:3], read[:3], strict=True):
         np.testing.assert_array_equal(one, other[chosen])
-    batch = batch_of(clicks.read(3, chosen))
-    np.testing.assert_array_equal(batch.ids[TABLE][batch.where[TABLE]], read.ids[chosen])
 
 
 def test_rows_beyond_the_end_and_other_folders_are_errors(clicks, triples, tmp_path):
@@ -105,13 +82,15 @@ def test_files_that_are_not_the_manifests_are_damaged(triples, tmp_path):
 
 
 def prepared(folder, kind, parts, schema, **facts):
-    """A folder as data_prep leaves it: one part for each day or split."""
+    """A folder as data_prep leaves it: one part for each day or split, of arrays or, for questions, of rows."""
     listed = []
     for (axis, name), arrays in parts.items():
         place = folder / f"{axis}={name}" / "part-00000"
         place.mkdir(parents=True)
-        for array, values in arrays.items():
-            np.save(place / f"{array}.npy", values.astype(schema[array][0]))
+        if kind == "questions":
+            parquet.write_table(pa.table(arrays), place / "rows.parquet")
+        for array in schema:
+            np.save(place / f"{array}.npy", arrays[array].astype(schema[array][0]))
         rows = len(next(iter(arrays.values())))
         listed.append({axis: name, "folder": f"{axis}={name}/part-00000", "rows": rows, "files": {}})
     manifest = {"plan": {"format": 2}, "kind": kind, "schema": schema, "partitions": listed, **facts}
@@ -168,22 +147,20 @@ def test_blocks_are_shuffled_and_nothing_is_lost_between_them(tmp_path, monkeypa
     prepared_datasets._within_block.cache_clear()
 
 
-@pytest.mark.parametrize("most, expected", [(100, list(range(80, 100))), (3, [80, 89, 99])])
-def test_the_days_after_training_are_held_out(tmp_path, most, expected):
-    log = prepared_datasets.read_clicks(clicks_folder(tmp_path), behaviours=False)
-    assert codes(log.held_out(most).ids)[:, 0].tolist() == expected
-
-
-def test_without_such_days_the_last_tenth_is(tmp_path):
-    log = prepared_datasets.read_clicks(clicks_folder(tmp_path, (50, 30), 2), behaviours=False)
-    assert log.samples == 77 and codes(log.held_out(100).ids)[:, 0].tolist() == [77, 78, 79]
-
-
-@pytest.mark.parametrize("train_days", [0, 3])
-def test_days_that_lie_all_on_one_side_of_training_s_end_are_trained_on(train_days, tmp_path):
-    """As those of a single file of a set of days are."""
-    log = prepared_datasets.read_clicks(clicks_folder(tmp_path, (0, 0, 40), train_days), behaviours=False)
-    assert log.samples == 36 and codes(log.held_out(100).ids)[:, 0].tolist() == [36, 37, 38, 39]
+@pytest.mark.parametrize(
+    "sizes, train_days, most, trained, expected",
+    [
+        ((50, 30, 20), 2, 100, 80, [*range(80, 100)]),
+        ((50, 30, 20), 2, 3, 80, [80, 89, 99]),
+        ((50, 30), 2, 100, 77, [77, 78, 79]),
+        ((0, 0, 40), 0, 100, 36, [36, 37, 38, 39]),
+        ((0, 0, 40), 3, 100, 36, [36, 37, 38, 39]),
+    ],
+)
+def test_the_days_after_training_are_held_out_or_the_last_tenth(sizes, train_days, most, trained, expected, tmp_path):
+    """Days that lie all on one side of training's end, as those of one file of a set of days do, are trained on."""
+    log = prepared_datasets.read_clicks(clicks_folder(tmp_path, sizes, train_days), behaviours=False)
+    assert log.samples == trained and codes(log.held_out(most).ids)[:, 0].tolist() == expected
 
 
 def test_too_few_rows_are_told(tmp_path):
@@ -191,12 +168,10 @@ def test_too_few_rows_are_told(tmp_path):
         prepared_datasets.read_clicks(clicks_folder(tmp_path, (1,), 1), behaviours=False)
 
 
-@pytest.mark.parametrize("options, epochs", [({}, 1.0), ({"samples": 240}, 3.0), ({"profile": "full"}, 1.0)])
+@pytest.mark.parametrize("options, epochs", [({}, 1.0), ({"samples": 240}, 3.0)])
 def test_a_click_log_is_passed_once_unless_more_is_asked_for_and_the_run_says_so(options, epochs, tmp_path):
     data = clicks_folder(tmp_path)
-    if "profile" in options:
-        assert workloads.get("criteo-deepfm", data=data, **options).samples == 80
-        return
+    assert workloads.get("criteo-deepfm", data=data, profile="full").samples == 80
     run = lib.train("criteo-deepfm", "sync", VirtualCluster(workers=2), data=data, batch_size=16, save=False, **options)
     assert run.summary["epochs"] == epochs and run.summary["samples"] == 80 * epochs
 
@@ -263,26 +238,19 @@ def test_images_come_in_epochs_and_their_colours_are_scaled(tmp_path):
 
 
 def test_questions_are_read_from_parquet(tmp_path):
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    listed = []
-    for split, count in (("train", 12), ("dev", 3)):
-        place = tmp_path / f"split={split}" / "part-00000"
-        place.mkdir(parents=True)
-        text = "Rex barked at the cat ."
-        columns = {
-            "question": ["Who barked?"] * count,
-            "context": [text] * count,
-            "answers": [["Rex", "rex"]] * count,
-            "starts": [[0, 0]] * count,
-        }
-        parquet.write_table(pa.table(columns), place / "rows.parquet")
-        listed.append({"split": split, "folder": f"split={split}/part-00000", "rows": count, "files": {}})
-    manifest = {"plan": {"format": 2}, "kind": "questions", "schema": {}, "partitions": listed}
-    (tmp_path / "manifest.json").write_text(sealed.text(manifest))
-    train, test = read_questions(str(tmp_path))
+    text = {
+        "question": "Who barked?",
+        "context": "Rex barked at the cat .",
+        "answers": ["Rex", "rex"],
+        "starts": [0, 0],
+    }
+    counts = {"train": 12, "dev": 3}
+    parts = {("split", split): {name: [each] * count for name, each in text.items()} for split, count in counts.items()}
+    data = prepared(tmp_path, "questions", parts, {})
+    train, test = read_questions(data)
     assert (len(train), len(test)) == (12, 3) and train[0].answers == ("Rex", "rex")
     options = {"samples": 96, "batch_size": 4, "length": 16}
-    run = lib.train("squad-bert", "sync", VirtualCluster(workers=1), data=str(tmp_path), save=False, **options)
+    run = lib.train("squad-bert", "sync", VirtualCluster(workers=1), data=data, save=False, **options)
     assert run.summary["em"] == run.summary["f1"] == 1.0  # one question is soon learnt
 
 
