@@ -3,7 +3,7 @@
 import pytest
 
 import lib
-from lib import Device, Link, Lognormal, Node, VirtualCluster
+from lib import Device, Failure, Link, Lognormal, Mishaps, Node, VirtualCluster
 from lib.errors import BadOption, LockstepError
 from notebooks import clusters
 
@@ -16,6 +16,12 @@ EVERYTHING = VirtualCluster(
     slowdown=Lognormal(sigma=0.4),
     speeds=(1.0, 0.5, 2.0),
     collective="tree",
+    failures=(
+        Failure(node="worker*", kind="dies", every=100, lasts=5),
+        Failure(node="server0", kind="slows", at=1),
+    ),
+    mishaps=Mishaps(late=0.1),
+    patience=2,
 )
 
 
@@ -33,16 +39,9 @@ def test_out_and_in_again(cluster, tmp_path):
     assert load(tmp_path, cluster.dump()) == cluster
 
 
-def test_what_is_as_by_default_is_left_out():
+def test_what_is_as_by_default_is_left_out(tmp_path):
     assert VirtualCluster(workers=8).dump() == "workers: 8\n"
-
-
-def test_an_empty_file_is_the_default_cluster(tmp_path):
     assert load(tmp_path, "") == VirtualCluster()
-
-
-def test_numbers_as_people_write_them(tmp_path):
-    assert load(tmp_path, "worker: {bandwidth: 1e9, latency: 0}").worker == Node(bandwidth=1e9, latency=0)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 import ast
 import inspect
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,13 +16,16 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, RayCluster, VirtualCluster, workloads
 from lib.errors import BadOption
+from lib.protocols.baselines import Async
 from lib.protocols.decentralised import ADPSGD, DPSGD
 from lib.protocols.easgd import EASGD, Downpour
 from lib.protocols.local_sgd import DiLoCo, DynamicAveraging, LocalSGD, PostLocalSGD, SlowMo
+from lib.protocols.mixing import Background, Mean
 from lib.protocols.sparta import SPARTA
 from lib.store.optim import Adagrad, Adam, Momentum
+from tests.drivers.composing import rule as composed
 from tests.protocols.by_hand import RATE, SLOW, Serial, bowl, replicas, same
-from tests.toys import FIELD, Letters, finals, records
+from tests.toys import FIELD, Climb, Letters, finals, records
 
 PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
 EVERY = pytest.mark.parametrize("kind", FIELD)
@@ -106,19 +111,13 @@ def test_a_worker_that_has_not_moved_meets_nobody(kind):
 
 
 def test_apart_is_asked_where_it_can_be_answered():
-    with pytest.raises(
-        BadOption, match=r"local-sgd: should_mix\(moved\) is asked once a worker is ready: with Mean\(ahead=False"
-    ):
-        type("Mine", (LocalSGD,), {"should_mix": lambda self, moved: True})()
-    with pytest.raises(
-        BadOption, match=r"easgd: should_mix\(moved=.*\) must say whether to mix, True or False; it gave None"
-    ):
-        lib.train(
-            bowl(4, 2),
-            type("Mine", (EASGD,), {"should_mix": lambda self, moved: None})(),
-            VirtualCluster(workers=2),
-            save=False,
-        )
+    def mine(kind, answer):
+        return type("Mine", (kind,), {"should_mix": lambda self, moved: answer})()
+
+    with pytest.raises(BadOption, match=r"local-sgd: should_mix\(moved\) is asked once a worker is ready: with Mean\("):
+        mine(LocalSGD, True)
+    with pytest.raises(BadOption, match=r"easgd: should_mix\(moved=.*\) must say whether to mix, True or .* gave None"):
+        lib.train(bowl(4, 2), mine(EASGD, None), VirtualCluster(workers=2), save=False)
 
 
 @PROPERTY
@@ -305,17 +304,75 @@ def test_a_centre_has_an_optimiser_of_its_own(optimizer, workers=3, steps=8):
 
 
 def test_a_centre_s_optimiser_is_one():
-    for wrong, words in (
-        (0.1, "downpour: optimizer must be"),
-        ({"name": "lion"}, "downpour: optimizer.name: no optimiser"),
-    ):
-        with pytest.raises(BadOption, match=words):
-            lib.train(bowl(4, 2), Downpour(optimizer=wrong), VirtualCluster(workers=2), save=False)
-    named, made = (
-        lib.train(bowl(4, 2), Downpour(optimizer=each), VirtualCluster(workers=2), save=False)
-        for each in ({"name": "adagrad", "lr": 0.1}, Adagrad(lr=0.1))
-    )
-    assert named.digest == made.digest
+    def trained(optimizer):
+        return lib.train(bowl(4, 2), Downpour(optimizer=optimizer), VirtualCluster(workers=2), save=False)
+
+    with pytest.raises(BadOption, match="downpour: optimizer must be"):
+        trained(0.1)
+    with pytest.raises(BadOption, match=r"downpour: optimizer\.name: no optimiser"):
+        trained({"name": "lion"})
+    assert trained({"name": "adagrad", "lr": 0.1}).digest == trained(Adagrad(lr=0.1)).digest
+
+
+# A shadow that averages one part of the parameters after another, as a user would compose it
+
+
+def part_of(size, round, parts):
+    return slice(size * (round % parts) // parts, size * (round % parts + 1) // parts)
+
+
+def in_parts(parts):
+    def send(self, memory, mine, round):
+        return mine[part_of(mine.size, round, parts)]
+
+    def merge(self, memory, mine, mix):
+        moved = mine.copy()
+        moved[part_of(mine.size, mix.round, parts)] += 0.5 * (mix.theirs - mix.sent)
+        return memory, moved
+
+    return composed(exchange=Mean(ahead=False), when=Background(), data="queue", rows=Async(), send=send, merge=merge)
+
+
+def test_a_shadow_of_parts_is_its_recursion(workers=3, steps=9):
+    """Steps that last longer than messages: a mix falls into the next step, whose gradient is that of before."""
+    ours, _ = replicas(workload := bowl(steps, workers), in_parts(2), workers)
+    serial = Serial(workload, workers)
+    for round in range(-1, steps):
+        gradients = serial.gradients(round + 1)
+        if round >= 0:
+            part = serial.x[:, part_of(serial.x.shape[1], round, 2)]
+            part += 0.5 * (part.mean(0) - part)
+        if round + 1 < steps:
+            serial.x -= RATE * gradients
+    same(ours, serial.x)
+
+
+class Seven(Climb):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(7))
+
+    def forward(self, batch, rows):
+        return rows["letter"].sum() + self.w.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SevenLetters(Letters):
+    name: ClassVar = "seven-letters"
+
+    def model(self, seed):
+        return Seven()
+
+
+@pytest.mark.parametrize("cluster", [VirtualCluster(workers=3, slowdown=1.0), LocalCluster(workers=3)])
+def test_a_shadow_of_parts_loses_no_step_at_any_speeds(cluster):
+    """Every step adds 1 to each of seven numbers, and a mix moves what it takes: the sums of all replicas count the steps."""
+    parts = records(SevenLetters(samples=60), in_parts(3), cluster)
+    final = finals(parts)
+    assert sum(final[f"worker{rank}/replica"]["values"] for rank in range(3)) == pytest.approx(np.full(7, 60), abs=1e-3)
+    mixed = sum(part.bytes["mix dense"] for part in parts)
+    mixes = sum(len(part.steps_between_mixes) for part in parts)
+    assert mixes > 0 and 2 * 4 * mixes <= mixed <= 3 * 4 * mixes  # two or three of the seven numbers each time
 
 
 @pytest.mark.nightly
