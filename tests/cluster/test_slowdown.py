@@ -131,9 +131,7 @@ def test_the_future_that_a_long_computation_looked_at_does_not_change(slowdown):
     """On a node of several cores a computation begins before an earlier one has ended."""
     ahead, plain = course(slowdown), course(slowdown)
     ahead.stretch(0.0, 500.0)
-    assert [ahead.stretch(start, 1.0) for start in (0.0, 3.0, 3.0, 90.0)] == [
-        plain.stretch(start, 1.0) for start in (0.0, 3.0, 3.0, 90.0)
-    ]
+    assert all(ahead.stretch(start, 1.0) == plain.stretch(start, 1.0) for start in (0.0, 3.0, 3.0, 90.0))
 
 
 # Closed forms
@@ -247,9 +245,8 @@ def test_empirical_draws_its_quantiles_with_its_correlation(shares):
         lagged.append([np.mean(z * z), *(np.mean(z[:-lag] * z[lag:]) for lag in (1, 3, 20))])
     levels = np.interp(np.sort(np.ravel(draws)), kind.quantiles, kind.levels)
     assert np.abs(levels - (np.arange(levels.size) + 0.5) / levels.size).max() < 0.02
-    expected = [
-        sum(share * math.exp(-lag / s) for s, share in zip(kind.seconds, shares, strict=True)) for lag in (1, 3, 20)
-    ]
+    decays = list(zip(kind.seconds, shares, strict=True))
+    expected = [sum(share * math.exp(-lag / each) for each, share in decays) for lag in (1, 3, 20)]
     variance, *products = np.mean(lagged, axis=0)
     assert np.array(products) / variance == pytest.approx(expected, abs=0.03)
 
@@ -318,16 +315,6 @@ def test_the_long_run_speed_is_what_is_left_and_its_spread_follows_the_concentra
     assert 40_000 * (1 - mean) / course(kind).stretch(0.0, 40_000 * (1 - mean)) == pytest.approx(1 - mean, rel=0.01)
     at_once = [course(kind, rank).speed(0.0)[0] for rank in range(4_000)]
     assert np.std(at_once) == pytest.approx(math.sqrt(mean * (1 - mean) / (concentration + 1)), rel=0.06)
-
-
-def test_a_busy_cluster_has_stragglers_and_a_vacant_one_has_not():
-    def slowest_over_mean(mean):
-        kind = Shared(curve=(mean,), concentration=17.0, hold=1.0)
-        steps = np.array([1 / course(kind, rank).speed(0.0)[0] for rank in range(32)])
-        return steps.max() / steps.mean()
-
-    ratios = [slowest_over_mean(mean) for mean in (0.0, 0.1, 0.4, 0.7)]
-    assert ratios[0] == 1 and ratios == sorted(ratios) and ratios[-1] > 2
 
 
 def test_a_share_is_held_for_its_time_and_workers_change_at_moments_of_their_own():

@@ -9,6 +9,7 @@ import lib
 from lib import Node, VirtualCluster, protocols, workloads
 from lib.protocols import Pair
 from lib.store.optim import SGD, Adam
+from tests.protocols.by_hand import bowl
 from tests.toys import finals, records, rounds, serial_dense
 
 PROPERTY = settings(max_examples=15, deadline=None, derandomize=True)
@@ -18,10 +19,6 @@ SMALL = {"batch_size": 8, "vocabulary": 30, "fields": 3, "dim": 2, "hidden": (4,
 
 def clicks(batches, **options):
     return workloads.get("ctr-synthetic", samples=8 * batches - 3, **SMALL, **options)
-
-
-def bowl(batches, optimizer):
-    return workloads.get("quadratic", dim=5, batch_size=4, samples=4 * batches, dense_optimizer=optimizer)
 
 
 def digest(workload, protocol, cluster, seed):
@@ -78,7 +75,7 @@ def test_no_staleness_is_sync_in_small_steps(workers, seed, rounds, sigma):
     """Gradients of the same parameters, applied one by one at lr / workers, are their mean applied at lr."""
     batches, cluster = rounds * workers, VirtualCluster(workers=workers, slowdown=sigma)
     ends = [
-        finals(records(bowl(batches, SGD(lr=rate)), protocols.get(name, **options), cluster, seed))
+        finals(records(bowl(batches, 1, SGD(lr=rate)), protocols.get(name, **options), cluster, seed))
         for name, rate, options in (("sync", 0.1, {}), ("hop-bs", 0.1 / workers, {"bound": 0}))
     ]
     sync, hop = (end["server0/dense"][0]["values"] for end in ends)
@@ -96,7 +93,7 @@ def test_bounded_staleness_is_bounded(workers, seed, batches, bound, sigma):
 @PROPERTY
 @given(workers=WORKERS, seed=SEEDS, batches=BATCHES, adam=st.booleans(), sigma=st.floats(0, 1))
 def test_sync_is_the_serial_loop_over_mean_gradients(workers, seed, batches, adam, sigma):
-    workload = bowl(batches, Adam(lr=0.05) if adam else SGD(lr=0.1))
+    workload = bowl(batches, 1, Adam(lr=0.05) if adam else SGD(lr=0.1))
     final = finals(records(workload, protocols.get("sync"), VirtualCluster(workers=workers, slowdown=sigma), seed))
     expected = serial_dense(workload, seed, rounds(batches, workers))
     np.testing.assert_allclose(final["server0/dense"][0]["values"], expected, rtol=1e-5, atol=1e-6)
@@ -164,7 +161,7 @@ def test_rows_are_as_old_as_tau_says_where_it_counts_all(workers, seed, batches,
 @PROPERTY
 @given(workers=WORKERS, seed=SEEDS, steps=st.integers(1, 6), sigma=st.floats(0, 1))
 def test_ds_sync_with_one_group_and_sgd_is_sync(workers, seed, steps, sigma):
-    workload = bowl(steps * workers, SGD(lr=0.1))
+    workload = bowl(steps, workers)
     cluster = VirtualCluster(workers=workers, slowdown=sigma)
     final = finals(records(workload, protocols.get("ds-sync", size=workers), cluster, seed))
     expected = serial_dense(workload, seed, rounds(steps * workers, workers))
@@ -175,7 +172,7 @@ def test_ds_sync_with_one_group_and_sgd_is_sync(workers, seed, steps, sigma):
 @PROPERTY
 @given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1))
 def test_easgd_with_alpha_zero_is_no_synchronisation(workers, seed, batches, sigma):
-    workload = bowl(batches, Adam(lr=0.05))
+    workload = bowl(batches, 1, Adam(lr=0.05))
     parts = records(workload, protocols.get("s-easgd", alpha=0), VirtualCluster(workers=workers, slowdown=sigma), seed)
     final = finals(parts)
     np.testing.assert_array_equal(final["sync0/centre"], serial_dense(workload, seed, []))
