@@ -18,7 +18,8 @@ CLICKS = clicks(16 * 60, 16, vocabulary=50, dim=2, hidden=(4,), evaluation_sampl
 @pytest.mark.parametrize("aheads", [(3, 0), (0, 2), (3, 1), (1, 3)])
 def test_each_set_of_servers_is_asked_as_far_ahead_as_its_rule_says(aheads):
     sparse, dense = (protocols.get("async", pull_ahead=ahead) for ahead in aheads)
-    parts = records(CLICKS, Pair(sparse=sparse, dense=dense), VirtualCluster(workers=1))
+    slow = VirtualCluster(workers=1, worker=Node(flops=1e5))  # so that whatever is to be asked ahead is asked in time
+    parts = records(CLICKS, Pair(sparse=sparse, dense=dense), slow)
     ages = {"dense" in part.final: [age for _, age, _ in part.staleness] for part in parts if part.ledger["started"]}
     assert (max(ages[False]), max(ages[True])) == aheads
 

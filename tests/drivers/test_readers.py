@@ -46,9 +46,9 @@ def test_a_timing_run_sends_batches_of_the_same_size(store):
     [
         (0, 0, 1, 1, 40),  # each of two workers reads and computes 20 batches, a second each
         (0, 2, 1, 1, 40),  # and ahead on the one core that it has
-        (0, 2, 1, 2, 21),  # or on another, where the first batch is waited for, then computing is all
+        (0, 2, 1, 2, 22),  # or on another core, where computing begins behind the first readings
         (1, 2, 1, 1, 41),  # one core reads 40 batches, the last of which is then computed
-        (2, 2, 1, 1, 21),
+        (2, 2, 1, 1, 21),  # the first batch is waited for, then computing is all
         (4, 2, 1, 1, 21),
         (4, 2, 2, 1, 22),  # two readers make batches for a worker at the same time
         (2, None, 1, 1, 21),  # with readers, workers read ahead
