@@ -142,9 +142,11 @@ def test_a_message_crosses_both_uplinks_and_none_inside():
 def pair(latency=0.0):
     """Two interfaces of 1 byte a second, and what an all-reduce of so many bytes between them costs each."""
     members = interfaces(2, latency=latency)
-    return members, lambda size, at: schedule_transfers(
-        collectives.ring(range(2), size), members, np.full(2, at)
-    ).tolist()
+
+    def averaged(size, at):
+        return schedule_transfers(collectives.ring(range(2), size), members, np.full(2, at)).tolist()
+
+    return members, averaged
 
 
 def test_a_collective_shares_with_the_messages_that_were_there_before():
@@ -187,9 +189,8 @@ def test_an_interface_carries_no_more_than_it_can_and_rests_not_while_it_is_aske
 def test_a_chunked_server_is_bound_by_its_interface(workers=8, servers=2):
     steps = cost.through_server(workers, SIZE, servers)
     measured = seconds(steps, workers + servers, bandwidth=BANDWIDTH)
-    assert measured == pytest.approx(
-        2 * workers * SIZE / (servers * BANDWIDTH), rel=0.15
-    )  # the first push and last pull overlap
+    expected = 2 * workers * SIZE / (servers * BANDWIDTH)
+    assert measured == pytest.approx(expected, rel=0.15)  # the first push and last pull overlap
 
 
 @pytest.mark.parametrize("load", [0.3, 0.7])
@@ -256,12 +257,12 @@ def test_every_protocol_of_a_group_uses_the_chosen_collective():
     workload = bowl(4, 10)
     nodes = idle_network(workload)
     nodes["worker"] = Node(flops=workload.work().flops, bandwidth=16.0, latency=0.0, core_memory=ENDLESS)
-    times = {
-        name: train(workload, "all-reduce", VirtualCluster(workers=4, collective=name, **nodes), **PLAIN).summary[
-            "virtual_seconds"
-        ]
-        for name in collectives.ALGORITHMS
-    }
+
+    def took(name):
+        cluster = VirtualCluster(workers=4, collective=name, **nodes)
+        return train(workload, "all-reduce", cluster, **PLAIN).summary["virtual_seconds"]
+
+    times = {name: took(name) for name in collectives.ALGORITHMS}
     vector = 4 * 4 / 16  # seconds of one hop
     # Headers of the small messages to the rendezvous cost time on a network this slow; they are the same for all.
     other = times["ring"] - 10 * 2 * 3 / 4 * vector
