@@ -1,5 +1,7 @@
 """Every test keeps its hands off the real reports folder; those that need Ray share one."""
 
+import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -44,6 +46,15 @@ def pytest_runtest_teardown(item, nextitem):
     ray = sys.modules.get("ray")
     if ray and ray.is_initialized() and (nextitem is None or _group(nextitem) != "ray"):
         ray.shutdown()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """A test that is a coroutine has an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 def _group(item):

@@ -209,15 +209,8 @@ class Puller:
 
 def test_what_was_pulled_stays_as_it_was_while_the_server_goes_on(cluster):
     clicks = workloads.get("ctr-synthetic", hidden=(1024, 256), fields=2, vocabulary=10, evaluation_samples=10)
-    plan = Plan(
-        workload=clicks,
-        protocol=get("async"),
-        workers=1,
-        servers=1,
-        seed=0,
-        on_nan="stop",
-        trace=True,
-    )
+    fixed = {"workers": 1, "servers": 1, "seed": 0, "on_nan": "stop", "trace": True}
+    plan = Plan(workload=clicks, protocol=get("async"), **fixed)
     size = FlatModel(clicks.model(plan.seed)).size
 
     async def main(world):

@@ -38,22 +38,15 @@ def test_a_dead_caller_gets_no_answer():
     assert cluster.open(0, 1).run(main)
 
 
-def test_a_cancelled_caller_of_a_dead_node_ends_as_cancelled():
+async def test_a_cancelled_caller_of_a_dead_node_ends_as_cancelled():
     """A supervisor that was cancelled continued with a worker that had died at that moment, and waited for ever."""
-
-    async def never():
-        await asyncio.Event().wait()
-
-    async def main():
-        node = NodeContext("worker0")
-        waits, ends = (asyncio.ensure_future(node.call(never())) for _ in range(2))
-        await asyncio.sleep(0)
-        ends.cancel()
-        node.end_and_take_records()
-        await asyncio.wait([waits, ends])
-        return ends.cancelled(), type(waits.exception())
-
-    assert asyncio.run(main()) == (True, NodeLost)
+    node = NodeContext("worker0")
+    waits, ends = (asyncio.ensure_future(node.call(asyncio.Event().wait())) for _ in range(2))
+    await asyncio.sleep(0)
+    ends.cancel()
+    node.end_and_take_records()
+    await asyncio.wait([waits, ends])
+    assert ends.cancelled() and type(waits.exception()) is NodeLost
 
 
 @pytest.mark.parametrize("kind", [LocalCluster, VirtualCluster])
@@ -92,7 +85,7 @@ def test_a_node_that_is_being_started_cannot_die():
     assert deaths == [("worker0", 2), ("worker0", 9)]
 
 
-def test_calls_of_a_dead_node_end_in_the_order_in_which_they_began():
+async def test_calls_of_a_dead_node_end_in_the_order_in_which_they_began():
     """Their callers continue in that order, and not at random."""
     ended = []
 
@@ -102,14 +95,11 @@ def test_calls_of_a_dead_node_end_in_the_order_in_which_they_began():
         finally:
             ended.append(number)
 
-    async def main():
-        node = NodeContext("embedding0")
-        waiting = [asyncio.ensure_future(node.call(call(number))) for number in range(50)]
-        await asyncio.sleep(0)
-        node.end_and_take_records()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    asyncio.run(main())
+    node = NodeContext("embedding0")
+    waiting = [asyncio.ensure_future(node.call(call(number))) for number in range(50)]
+    await asyncio.sleep(0)
+    node.end_and_take_records()
+    await asyncio.gather(*waiting, return_exceptions=True)
     assert ended == list(range(50))
 
 

@@ -12,15 +12,11 @@ from lib.cluster.virtual import VirtualHandle
 from lib.protocols import ALL
 from tests.toys import one_of_each_composition
 
+SUMS = {"pooling": (1, 3), "store.pooling": "server"}
 STORES = {
     "plain": {},
-    "sums at the servers": {"pooling": (1, 3), "store.pooling": "server"},
-    "sums by halves": {
-        "pooling": (1, 3),
-        "store.pooling": "server",
-        "store.rows": "fp16",
-        "store.gradients": "scaled-fp16",
-    },
+    "sums at the servers": SUMS,
+    "sums by halves": {**SUMS, "store.rows": "fp16", "store.gradients": "scaled-fp16"},
     "halves": {"store.rows": "scaled-fp16", "store.gradients": "fp16"},
     "distinct ids": {"store.ids": "distinct"},
 }

@@ -4,8 +4,6 @@ import asyncio
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lib import Node, VirtualCluster, train, workloads
 from lib.cluster.base import Meeting, nbytes
@@ -44,9 +42,18 @@ class Part:
         return mean
 
 
-def run(main, seed=0, **options):
+def run(main, seed=0, nodes=("server0",), **options):
+    """What `main(world, part, ...)` returns, of a part on each of these nodes."""
     cluster = VirtualCluster(**{"workers": 4, "worker": NODE, "server": NODE} | options)
-    return cluster.open(seed, cluster.workers).run(main)
+
+    async def hosted(world):
+        return await main(world, *[(await world.host(Part, node=node))._slot.part for node in nodes])
+
+    return cluster.open(seed, cluster.workers).run(hosted)
+
+
+def workers(ranks):
+    return [f"worker{rank}" for rank in ranks]
 
 
 def message(size=BYTES):
@@ -63,48 +70,37 @@ def test_a_message_takes_its_bytes_over_the_bandwidth_and_the_latency():
 
     there = 1 + L
     back = HEADER / B + L
-    assert run(main) == pytest.approx((there + back, HEADER / B + L + 1 + L))
+    assert run(main, nodes=()) == pytest.approx((there + back, HEADER / B + L + 1 + L))
 
 
-def test_the_narrower_interface_and_the_longer_latency_count():
+@pytest.mark.parametrize("sender, seconds", [("worker0", 1 + 3 * L), ("server0", 0)])
+def test_the_narrower_interface_and_the_longer_latency_count_and_within_a_node_neither(sender, seconds):
     async def main(world):
-        handle = (await world.host(Part, node="server0")).bind(world.site("worker0"))
-        part = handle._slot.part
+        handle = (await world.host(Part, node="server0")).bind(world.site(sender))
         await handle.take(message())
-        return part.came
+        return handle._slot.part.came
 
-    wide = Node(bandwidth=4 * B, latency=3 * L)
-    assert run(main, server=wide) == pytest.approx([1 + 3 * L])
-
-
-def test_a_call_within_a_node_is_free():
-    async def main(world):
-        handle = await world.host(Part, node="server0")
-        await handle.bind(world.site("server0")).take(message())
-        return world.now()
-
-    assert run(main) == 0
+    assert run(main, nodes=(), server=Node(bandwidth=4 * B, latency=3 * L)) == pytest.approx([seconds])
 
 
 def test_incast_queues_at_the_receiver_and_fan_out_at_the_sender():
     async def main(world):
         servers = [await world.host(Part, node=f"server{k}") for k in range(2)]
         parts = [server._slot.part for server in servers]
-        workers = [world.site(f"worker{rank}") for rank in range(3)]
-        await asyncio.gather(*(servers[0].bind(site).take(message()) for site in workers))
+        sites = [world.site(f"worker{rank}") for rank in range(3)]
+        await asyncio.gather(*(servers[0].bind(site).take(message()) for site in sites))
         incast, start = parts[0].came[:], world.now()
-        await asyncio.gather(*(server.bind(workers[0]).take(message()) for server in servers))
+        await asyncio.gather(*(server.bind(sites[0]).take(message()) for server in servers))
         return incast, parts[0].came[3] - start, parts[1].came[0] - start
 
-    incast, *fan_out = run(main)
+    incast, *fan_out = run(main, nodes=())
     assert incast == pytest.approx([1 + L, 2 + L, 3 + L])
     assert fan_out == pytest.approx([1 + L, 2 + L])
 
 
 @pytest.mark.parametrize("cores, ends", [(1, [1, 2, 3, 4, 5]), (2, [1, 1, 2, 2, 3]), (8, [1] * 5)])
 def test_a_node_computes_as_many_things_at_once_as_it_has_cores(cores, ends):
-    async def main(world):
-        part = (await world.host(Part, node="server0"))._slot.part
+    async def main(world, part):
         await asyncio.gather(*(part.compute(1.0) for _ in range(5)))
         return part.came
 
@@ -117,49 +113,23 @@ def test_the_larger_of_operations_and_bytes_is_what_work_costs():
 
 
 def test_a_worker_twice_as_fast_takes_half_and_preparing_data_takes_nothing():
-    async def main(world):
-        parts = [(await world.host(Part, node=f"worker{rank}"))._slot.part for rank in range(2)]
+    async def main(world, *parts):
         await asyncio.gather(*(part.prepare() for part in parts))
         await asyncio.gather(*(part.compute(3.0) for part in parts))
         return [part.came for part in parts]
 
-    assert run(main, workers=2, speeds=(1, 2)) == [[0, 3], [0, 1.5]]
-
-
-def slowdowns(seed, workers, sigma):
-    """The first four slowdowns of every worker."""
-
-    async def main(world):
-        parts = [(await world.host(Part, node=f"worker{rank}"))._slot.part for rank in range(workers)]
-        for _ in range(4):
-            await asyncio.gather(*(part.compute(1.0) for part in parts))
-            await asyncio.sleep(1e3 - world.now() % 1e3)
-        return [np.array(part.came) % 1e3 for part in parts]
-
-    return np.array(run(main, seed, workers=workers, slowdown=sigma))
-
-
-@settings(derandomize=True, max_examples=15, deadline=None)
-@given(st.integers(0, 1000), st.integers(1, 4), st.integers(1, 4), st.floats(0.1, 1.0))
-def test_slowdowns_depend_on_the_seed_and_the_worker_alone(seed, few, more, sigma):
-    one, other = slowdowns(seed, few, sigma), slowdowns(seed, few + more, sigma)
-    assert (one == other[:few]).all()
-    assert np.unique(other.round(6)).size == other.size  # no two workers and no two batches share a draw
-    assert (one != slowdowns(seed + 1, few, sigma)).all()
-    # Twice the sigma stretches the same draws: exp(2 sigma z) is exp(sigma z) squared.
-    assert slowdowns(seed, few, 2 * sigma) == pytest.approx(one**2)
+    assert run(main, nodes=workers(range(2)), workers=2, speeds=(1, 2)) == [[0, 3], [0, 1.5]]
 
 
 @pytest.mark.parametrize("members", [(0,), (0, 1), (0, 1, 3), (0, 1, 2, 3)])
 def test_a_mean_costs_what_a_ring_costs(members):
     size = 250_000
 
-    async def main(world):
-        parts = [(await world.host(Part, node=f"worker{rank}"))._slot.part for rank in members]
+    async def main(world, *parts):
         means = await asyncio.gather(*(part.mean(Meeting("1", members), size) for part in parts))
         return means, [part.came for part in parts]
 
-    means, came = run(main, collective="ring")
+    means, came = run(main, nodes=workers(members), collective="ring")
     width = len(members)
     seconds = 2 * (width - 1) / width * 4 * size / B + 2 * (width - 1) * L
     assert came == [pytest.approx([seconds])] * width
@@ -167,9 +137,7 @@ def test_a_mean_costs_what_a_ring_costs(members):
 
 
 def test_a_ring_waits_for_the_last_to_come():
-    async def main(world):
-        parts = [(await world.host(Part, node=f"worker{rank}"))._slot.part for rank in range(2)]
-
+    async def main(world, *parts):
         async def late():
             await asyncio.sleep(5)
             await parts[1].mean(Meeting("1", (0, 1)), 250_000)
@@ -177,7 +145,7 @@ def test_a_ring_waits_for_the_last_to_come():
         await asyncio.gather(parts[0].mean(Meeting("1", (0, 1)), 250_000), late())
         return [part.came for part in parts]
 
-    assert run(main) == [pytest.approx([5 + 1 + 2 * L])] * 2
+    assert run(main, nodes=workers(range(2))) == [pytest.approx([5 + 1 + 2 * L])] * 2
 
 
 ENDLESS = 1e300

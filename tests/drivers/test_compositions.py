@@ -40,27 +40,18 @@ def test_rows_that_a_replica_holds_are_mixed_or_refused(exchange, when):
         train(Pair(sparse=apart, dense=apart))
 
 
-def test_rows_in_the_replicas_are_averaged_where_gradients_are():
+APART = {"exchange": Centre(), "when": Background(), "update_centre": lambda self, centre, message: (centre, centre)}
+
+
+@pytest.mark.parametrize("values, equal", [({"exchange": Gradients(), "when": Loop()}, True), (APART, False)])
+def test_rows_in_the_replicas_are_averaged_where_gradients_are_or_said_to_stay_apart(values, equal):
     """Each worker takes its own step with its rows, and all have the same rows after each round."""
-    final = finals(records(CLICKS, rule(exchange=Gradients(), when=Loop(), name="mine"), VirtualCluster(workers=2)))
+    stay = {} if equal else {"rows": "local"}
+    final = finals(records(CLICKS, rule(**values, **stay), VirtualCluster(workers=2)))
     one, other = (final[f"worker{rank}/replica rows"]["feature"] for rank in range(2))
-    order = [np.argsort(each.ids) for each in (one, other)]
-    both = np.intersect1d(one.ids, other.ids)
-    assert both.size > 10
-    values = [each.values[at][np.isin(each.ids[at], both)] for each, at in zip((one, other), order, strict=True)]
-    np.testing.assert_allclose(*values, rtol=1e-5, atol=1e-7)
-
-
-def test_rows_may_stay_apart_where_that_is_said():
-    said = rule(
-        exchange=Centre(), when=Background(), rows="local", update_centre=lambda self, centre, message: (centre, centre)
-    )
-    final = finals(records(CLICKS, said, VirtualCluster(workers=2)))
-    one, other = (final[f"worker{rank}/replica rows"]["feature"] for rank in range(2))
-    both = np.intersect1d(one.ids, other.ids)
-    where = [np.searchsorted(np.sort(each.ids), both) for each in (one, other)]
-    values = [each.values[np.argsort(each.ids)][at] for each, at in zip((one, other), where, strict=True)]
-    assert both.size and not np.allclose(*values)
+    both, *places = np.intersect1d(one.ids, other.ids, return_indices=True)
+    values = [each.values[at] for each, at in zip((one, other), places, strict=True)]
+    assert both.size > 10 and np.allclose(*values, rtol=1e-5, atol=1e-7) == equal
 
 
 @pytest.mark.parametrize(
@@ -74,12 +65,6 @@ def test_groups_that_are_no_partition_are_named(groups):
         train(wrong, cluster=VirtualCluster(workers=4))
 
 
-def test_groups_of_those_who_do_not_wait_are_named():
-    wrong = rule(exchange=Mean(ahead=False), form_groups=lambda self, waiting, active, workers: ((0, 1),), name="mine")
-    with pytest.raises(BadOption, match="mine: form_groups must make groups of those who wait"):
-        train(wrong)
-
-
 def test_weights_that_are_no_row_of_a_mixing_matrix_are_named():
     for row in ({0: 0.5}, {9: 1.0}, {1: 1.0}):
         wrong = rule(exchange=Neighbours(), weights=lambda self, round, rank, workers, row=row: row, name="mine")
@@ -87,15 +72,14 @@ def test_weights_that_are_no_row_of_a_mixing_matrix_are_named():
             train(wrong, BOWL)
 
 
-@pytest.mark.parametrize("name, options", [("ds-sync", {}), ("prague", {}), ("swarm-adam", {})])
-def test_an_every_beyond_the_runs_steps_is_refused(name, options):
+@pytest.mark.parametrize("name", ["ds-sync", "prague", "swarm-adam"])
+def test_an_every_beyond_the_runs_steps_is_refused(name):
     """40 batches on 4 workers are 10 steps."""
-    train(get(name, every=10, **options))
+    train(get(name, every=10))
     with pytest.raises(BadOption, match=f"{name}: its replicas would never mix: none of the 10 steps"):
-        train(get(name, every=11, **options))
-    train(get(name, every=11, **options), cluster=VirtualCluster(workers=1))  # there is nobody to mix with
-    stretch = {"feed": "stream", "partitions": (22, 6, 6, 6)}
-    train(get(name, every=11, **options), **stretch)
+        train(get(name, every=11))
+    train(get(name, every=11), cluster=VirtualCluster(workers=1))  # there is nobody to mix with
+    train(get(name, every=11), feed="stream", partitions=(22, 6, 6, 6))
 
 
 @pytest.mark.parametrize(
@@ -115,14 +99,14 @@ def test_values_that_do_not_go_together(values, sentence):
 
 
 def test_values_out_of_range():
-    for make in (
-        lambda: Loop(every=0),
-        lambda: Loop(seconds=-1),
-        lambda: Loop(place="over"),
-        lambda: Centre(servers=0),
+    for kind, values in (
+        (Loop, {"every": 0}),
+        (Loop, {"seconds": -1}),
+        (Loop, {"place": "over"}),
+        (Centre, {"servers": 0}),
     ):
         with pytest.raises(BadOption):
-            make()
+            kind(**values)
     with pytest.raises(BadOption, match="2 threads of a worker cannot wait for their turn with 'sync'"):
         train(Pair(sparse=Sync(), dense=replace(get("s-easgd"), worker_threads=2)))
 
@@ -175,9 +159,8 @@ def test_the_place_in_a_step(place, end):
 
 def test_the_gradient_beside_a_mix_is_that_of_the_parameters_before_it():
     """f = w^2 / 2 without noise: w <- 0 by the mix, then minus the rate times the old w."""
-    workload = workloads.get(
-        "quadratic", dim=1, condition=1, noise=0, batch_size=1, samples=2, dense_optimizer=SGD(lr=0.5)
-    )
+    one = {"dim": 1, "condition": 1, "noise": 0, "batch_size": 1, "samples": 2}
+    workload = workloads.get("quadratic", dense_optimizer=SGD(lr=0.5), **one)
 
     def merge(self, memory, mine, mix):
         return memory, np.zeros_like(mine)
@@ -236,28 +219,25 @@ def test_shadows_of_groups_end_cleanly(shadow, cluster):
 
 
 @pytest.mark.parametrize("until", ["own", "all"])
+def mixes_of_uneven_stretches(protocol):
+    """How often each of two workers mixes, of which one has 2 of 22 batches."""
+    cluster = VirtualCluster(workers=2, worker=Node(flops=1e6))
+    run = train(protocol, replace(CLICKS, samples=20 * 22), cluster, feed="stream", partitions=(1, 10))
+    return run, run.trace[run.trace["kind"] == "mix"].groupby("node").size()
+
+
+@pytest.mark.parametrize("until", ["own", "all"])
 def test_a_shadow_goes_on_until_all_data_are_consumed(until):
-    """One worker has 2 of 22 batches; its shadow ends with it, or goes on while the other trains."""
-    shadow = rule(
-        exchange=Centre(),
-        when=Background(until=until),
-        update_centre=lambda self, centre, message: (message, message),
-    )
-    workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 22)
-    cluster = VirtualCluster(workers=2, worker=Node(flops=1e4))
-    run = train(shadow, workload, cluster, feed="stream", partitions=(1, 10))
-    mixes = run.trace[run.trace["kind"] == "mix"].groupby("node").size()
+    """The shadow of the worker that has little ends with it, or goes on while the other trains."""
+    _, mixes = mixes_of_uneven_stretches(rule(**APART | {"when": Background(until=until)}, rows=Async()))
     assert mixes["worker1"] >= 19
     assert (mixes["worker0"] > 10) == (until == "all")
 
 
 @pytest.mark.parametrize("rows", ["sync", "hop-bw", "gba"])
 def test_who_goes_on_mixing_leaves_the_barrier_of_the_rows(rows):
-    """One worker has 2 of 22 batches: at the servers nobody waits for it while its shadow waits for the end of the other's."""
-    cluster = VirtualCluster(workers=2, worker=Node(flops=1e6))
-    pair = Pair(sparse=get(rows), dense=get("s-easgd", until="all"))
-    run = train(pair, CLICKS, cluster, feed="stream", partitions=(1, 10))
-    mixes = run.trace[run.trace["kind"] == "mix"].groupby("node").size()
+    """At the servers nobody waits for it while its shadow waits for the end of the other's."""
+    run, mixes = mixes_of_uneven_stretches(Pair(sparse=get(rows), dense=get("s-easgd", until="all")))
     assert mixes["worker0"] > 5 and run.summary["issued"] == run.trace["kind"].eq("push").sum() > 10
 
 
@@ -282,12 +262,14 @@ def test_the_model_is_what_the_parts_hold(model):
     held, final = ends(BOWL, protocol, VirtualCluster(**UNEVEN))
     centre = np.concatenate([final["sync0/centre"], final["sync1/centre"]])
     expected = {"first": held[0], "average": held.mean(0), "centre": centre}
-    summary = train(protocol, BOWL).summary
+    run = train(protocol, BOWL, evaluations=4)
+    evaluated = run.history.dropna(subset="loss")
+    assert len(evaluated) == 4 and evaluated["loss"].iloc[-1] == run.summary["loss"]
     for whose, values in expected.items():
         module = BOWL.model(0)
         module.weights.data = torch.from_numpy(values)
         name = "loss" if whose == model else f"loss_of_{whose}"
-        assert summary[name] == pytest.approx(BOWL.evaluate(module, {}, 0)["loss"], rel=1e-4), name
+        assert run.summary[name] == pytest.approx(BOWL.evaluate(module, {}, 0)["loss"], rel=1e-4), name
 
 
 def test_what_travels_is_counted():
@@ -295,15 +277,6 @@ def test_what_travels_is_counted():
     vector = 40 * 6 * 4
     assert train("all-reduce", BOWL).summary["bytes_by_kind"] == {"mix gradients": vector}
     assert train(EASGD(), BOWL).summary["bytes_by_kind"] == {"mix dense": vector, "mix answers": vector}
-
-
-def test_the_model_is_the_centre_and_history_follows():
-    run = train(EASGD(sync_servers=3), evaluations=4)
-    evaluated = run.history.dropna(subset="auc")
-    assert len(evaluated) == 4 and evaluated["auc"].iloc[-1] == run.summary["auc"]
-    assert {"auc_of_first", "auc_of_average"} <= run.summary.keys() and "auc_of_centre" not in run.summary
-    shadow = train("s-easgd", evaluations=4)
-    assert {"auc_of_average", "auc_of_centre"} <= shadow.summary.keys()
 
 
 @pytest.mark.parametrize("first", [EASGD(), Pair(sparse=Async(), dense=SlowMo()), DPSGD()], ids=lambda each: each.name)

@@ -45,10 +45,7 @@ def read(cuts):
     cut = cuts.find()
     for name in NAMES:
         asyncio.run(cut.restore(name, part := Recorded(0)))
-        assert (
-            set(part.state["values"]) == {cut.run["batch"]}
-            and part.state["record"].ledger["issued"] == cut.run["batch"]
-        )
+        assert {*part.state["values"], part.state["record"].ledger["issued"]} == {cut.run["batch"]}
     return cut.run["batch"]
 
 
@@ -117,10 +114,8 @@ def test_a_part_that_is_damaged_lost_or_another_cut_s_is_named(tmp_path):
 def test_a_folder_that_machines_do_not_share_is_told_before_the_cut_counts(tmp_path):
     cuts = CheckpointFolder(every=1, folder=tmp_path)
     write(cuts, 10)
-    with pytest.raises(
-        LockstepError,
-        match=r"worker7 has written .* and the driver does not find it: .* that all machines of a run share",
-    ):
+    words = r"worker7 has written .* and the driver does not find it: .* that all machines of a run share"
+    with pytest.raises(LockstepError, match=words):
         cuts.commit({"batch": 20}, ["worker7"])
     assert read(cuts) == 10
 

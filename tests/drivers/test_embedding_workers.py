@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lib
-from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workloads
+from lib import Failure, LocalCluster, Node, VirtualCluster, protocols
 from lib.cluster.base import nbytes
 from lib.cluster.spec import Work
 from lib.drivers.embedding_worker import EmbeddingWorker
@@ -25,18 +25,8 @@ from tests.toys import clicks, records
 from tests.training.stopping import assert_same, killed
 
 CLICKS = clicks(16 * 41 - 5, 16, evaluation_samples=100)
-BAGS = workloads.get(
-    "ctr-synthetic",
-    samples=24 * 20,
-    batch_size=24,
-    fields=3,
-    vocabularies=(20, 200, 60),
-    pooling=(1, 6, 3),
-    dim=4,
-    hidden=(8,),
-    evaluation_samples=100,
-    network="dlrm",
-)
+BAGS = {"vocabularies": (20, 200, 60), "pooling": (1, 6, 3), "dim": 4, "evaluation_samples": 100}
+BAGS = clicks(24 * 20, 24, network="dlrm", **BAGS)
 [TABLE] = CLICKS.tables()
 SLOW = {"embedding0": Node(latency=5e-3)}
 
@@ -53,6 +43,8 @@ def test_the_first_byte_of_a_sample_id_says_who_holds_it():
 
 
 @settings(deadline=None, max_examples=8)
+@example(name="async", embedding_workers=2, servers=2, readers=0, slow=False)
+@example(name="async", embedding_workers=2, servers=2, readers=0, slow=True)
 @given(
     name=st.sampled_from(["sync", "async", "gba", "hop-bs", "all-reduce", "hybrid", "fr-easgd", "ds-sync"]),
     embedding_workers=st.integers(1, 3),
@@ -61,6 +53,7 @@ def test_the_first_byte_of_a_sample_id_says_who_holds_it():
     slow=st.booleans(),
 )
 def test_one_worker_learns_the_same_by_them_to_the_bit(name, embedding_workers, servers, readers, slow):
+    """An embedding worker that is slow would bring a push later than the pull that follows it by another."""
     options = {"tau": 0} if name == "hybrid" else {}
     rule = protocols.get(name, **options)
     if name == "ds-sync":  # whose rows are the replicas'
@@ -72,14 +65,6 @@ def test_one_worker_learns_the_same_by_them_to_the_bit(name, embedding_workers, 
     served = train(CLICKS, rule, there, embedding_workers=embedding_workers, reader_nodes=readers)
     assert served.digest == alone.digest and served.summary["auc"] == alone.summary["auc"]
     assert served.summary["abandoned"] == 0 and "abandoned" not in alone.summary
-
-
-@pytest.mark.parametrize("nodes", [{}, SLOW], ids=["alike", "one slow"])
-def test_who_pulls_finds_what_it_has_pushed(nodes):
-    """One that is slow would bring a push later than the pull that follows it by another."""
-    one = VirtualCluster(workers=1, servers=2, nodes=nodes)
-    rule = Pair(sparse=protocols.get("async"), dense=protocols.get("async"))
-    assert train(CLICKS, rule, one).digest == train(CLICKS, rule, one, embedding_workers=0).digest
 
 
 @pytest.mark.parametrize("name", ["sync", "all-reduce"])
@@ -102,14 +87,16 @@ def test_dense_parameters_and_rows_of_one_rule_have_servers_apart():
 
 
 def test_each_hop_is_counted_once_and_no_id_comes_to_a_worker():
-    alone, served = (train(CLICKS, "all-reduce", embedding_workers=many, reader_nodes=1).summary for many in (0, 2))
+    alone, served = (
+        train(CLICKS, "all-reduce", embedding_workers=many, reader_nodes=1).summary["bytes_by_kind"] for many in (0, 2)
+    )
     batches = [CLICKS.batch(0, index) for index in range(CLICKS.batches())]
     ids = sum(batch.ids[TABLE].nbytes for batch in batches)
     rows = sum(batch.ids[TABLE].size * 4 * CLICKS.tables()[TABLE].dim for batch in batches)
-    told = served["bytes_by_kind"]
-    assert told["dispatched"] == sum(map(nbytes, batches)) - ids == told["batches"] - ids
-    assert told["embeddings"] == told["pull rows"] == rows == told["embedding gradients"] == told["push rows"] - ids
-    assert {kind: told[kind] for kind in alone["bytes_by_kind"]} == alone["bytes_by_kind"]
+    assert served["dispatched"] == sum(map(nbytes, batches)) - ids == served["batches"] - ids
+    assert served["embeddings"] == served["pull rows"] == rows
+    assert rows == served["embedding gradients"] == served["push rows"] - ids
+    assert {kind: served[kind] for kind in alone} == alone
 
 
 def test_multi_hot_fields_are_summed_where_the_ids_are():
@@ -187,9 +174,8 @@ def pace():
 @pytest.mark.parametrize("many", [1, 2])
 def test_what_a_dead_one_held_is_abandoned_and_the_others_go_on(pace, many):
     """Of three workers' batches at most 1 + tau are under way, and two more are made ahead: so many it can hold."""
-    run = train(
-        CLICKS, "hybrid", dying(pace, Failure(node="embedding0", kind="dies", at=pace / 3, lasts=pace / 2)), many
-    )
+    dies = Failure(node="embedding0", kind="dies", at=pace / 3, lasts=pace / 2)
+    run = train(CLICKS, "hybrid", dying(pace, dies), many)
     told = run.summary
     assert told["applied"] == told["issued"] == CLICKS.batches() and told["samples"] == CLICKS.samples
     assert 0 < told["abandoned"] < told["batches_abandoned"] <= 3 * (1 + 4 + 2)
@@ -254,9 +240,8 @@ def test_a_run_that_was_cut_while_one_was_dead_goes_on_to_the_bit(pace, reports,
 
 
 def test_one_really_dies_on_threads():
-    there = LocalCluster(
-        workers=2, failures=[Failure(node="embedding0", kind="dies", at=0.05, lasts=0.05)], patience=0.02
-    )
+    dies = Failure(node="embedding0", kind="dies", at=0.05, lasts=0.05)
+    there = LocalCluster(workers=2, failures=[dies], patience=0.02)
     told = train(CLICKS, "hybrid", there, checkpoint_every=None).summary
     assert told["applied"] == CLICKS.batches() and told["abandoned"] <= told.get("batches_abandoned", 0)
 
@@ -285,10 +270,8 @@ def test_a_batch_that_was_being_made_for_a_worker_that_died_is_not_held():
 def test_summing_costs_each_entrys_row_and_each_sum():
     worker = object.__new__(EmbeddingWorker)
     worker._plan = SimpleNamespace(dims={"a": 3, "b": 2})
-    bags = {
-        "a": SimpleNamespace(entries=np.zeros(5), bags=np.zeros(2)),
-        "b": SimpleNamespace(entries=np.zeros(4), bags=np.zeros(1)),
-    }
+    sizes = {"a": (5, 2), "b": (4, 1)}
+    bags = {name: SimpleNamespace(entries=np.zeros(many), bags=np.zeros(few)) for name, (many, few) in sizes.items()}
     assert worker._pooling_cost(bags) == Work(bytes=4 * (3 * 7 + 2 * 5))
     assert worker._pooling_cost({}) is None
 

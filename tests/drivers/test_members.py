@@ -55,15 +55,12 @@ def test_each_is_in_one_standing_whatever_happens(changes):
 
 
 def test_who_dies_in_a_pause_takes_part_no_more():
-    members = Members.of(2).after(0, "pauses").after(0, "dies")
-    assert members.active == members.with_all_resuming().active == {1}
-    left_out = Members.of(2).after(0, "pauses").after(0, "goes unawaited").after(0, "dies")
-    assert left_out.active == {1} and left_out.standing[0] == "away"
+    members = after("pauses", "dies")
+    assert members.active == members.with_all_resuming().active == {0, 2}
+    left_out = after("pauses", "goes unawaited", "dies")
+    assert left_out.active == {0, 2} and left_out.standing[1] == "away"
 
 
 def test_a_worker_that_has_paused_or_joins_may_leave():
     for before in (["pauses"], ["pauses", "goes unawaited"], ["dies", "comes back"], []):
-        members = Members.of(2)
-        for change in [*before, "leaves"]:
-            members = members.after(0, change)
-        assert members.standing == ("gone", "in"), before
+        assert after(*before, "leaves").standing == ("in", "gone", "in"), before

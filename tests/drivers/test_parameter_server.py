@@ -23,6 +23,7 @@ from lib.tasks.workload import TableSpec
 from tests.toys import Letters
 
 FAST = {"latency": 0.0, "bandwidth": 1e30}
+A = np.array([ord("a")])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,54 +39,66 @@ class Wide(Letters):
         return {"letter": TableSpec(self.dim, 0.0)}
 
 
-def plan(workload, rule, workers, **options):
-    fixed = {"servers": 1, "seed": 0, "on_nan": "stop", "trace": True}
-    return Plan(workload=workload, protocol=rule, workers=workers, **fixed, **options)
+def served(workload, rule, cluster, steps, **options):
+    """What a server of rows wrote down, once `steps(server, world)` are over."""
+    fixed = {"workers": cluster.workers, "servers": 1, "seed": 0, "on_nan": "stop", "trace": True}
+
+    async def main(world):
+        plan = Plan(workload=workload, protocol=rule, **fixed, **options)
+        part = await world.host(ParameterServer, plan, rule, 0, frozenset({"rows"}), node="server0")
+        await steps(part, world)
+        return await part.report(EvalPoint(0, None))
+
+    return cluster.open(0, cluster.workers).run(main)
 
 
-def pushed(worker, batch, ids, dim, token=0):
+def after(steps, workers=2, name="sync", **options):
+    """The same of letters, of which workers push the first."""
+    rule = protocols.get(name, **options)
+    return served(Letters(), rule, VirtualCluster(workers=workers), lambda part, _: steps(part))
+
+
+def pushed(worker, batch, ids=A, dim=1, token=0):
     """Ones for these rows."""
     return Gradient(worker, token, batch, 1, None, {"letter": (ids, np.ones((ids.size, dim), np.float32))})
 
 
-class TestAServerOfSeveralLanes:
-    @pytest.mark.parametrize("lanes, load", [(1, 0.7), pytest.param(4, 0.7, marks=pytest.mark.nightly), (8, 0.8)])
-    def test_poisson_pushes_wait_as_in_an_m_d_c_queue(self, lanes, load, pushes=25_000):
-        """Crommelin (1932): what is in the system a service later is what arrived meanwhile, and what no lane had room for."""
-        counts = np.arange(400)
-        shares = np.eye(1, counts.size)[0]
-        arriving = stats.poisson(load * lanes).pmf(counts)
-        for _ in range(2_000):
-            left = np.append(shares[: lanes + 1].sum(), shares[lanes + 1 :])
-            shares = np.convolve(left, arriving)[: counts.size]
-        expected = (shares * np.maximum(counts - lanes, 0)).sum() / (load * lanes)  # Little's law, in services
-        letters, ids = Letters(), np.array([97])
-        work = 3 * 4.0  # bytes that an update of one float moves
-        server = Node(cores=lanes, core_memory=work, **FAST)  # so that it takes a second
+def pull(part, worker, batch):
+    return part.pull(worker, batch, {"letter": A})
 
-        async def main(world):
-            part = await world.host(
-                ParameterServer,
-                plan(letters, protocols.get("async"), 1),
-                protocols.get("async"),
-                0,
-                frozenset({"rows"}),
-                node="server0",
-            )
-            part = part.bind(world.site("server0"))  # calls from the node itself take no time
-            stream = np.random.default_rng(1)
+
+async def step(part, worker, batch=0):
+    await pull(part, worker, batch)
+    await part.push(pushed(worker, batch))
+
+
+@pytest.mark.parametrize("lanes, load", [(1, 0.7), pytest.param(4, 0.7, marks=pytest.mark.nightly), (8, 0.8)])
+def test_poisson_pushes_wait_as_in_an_m_d_c_queue(lanes, load, pushes=25_000):
+    """Crommelin (1932): what is in the system a service later is what arrived meanwhile, and what no lane had room for."""
+    counts = np.arange(400)
+    shares = np.eye(1, counts.size)[0]
+    arriving = stats.poisson(load * lanes).pmf(counts)
+    for _ in range(2_000):
+        left = np.append(shares[: lanes + 1].sum(), shares[lanes + 1 :])
+        shares = np.convolve(left, arriving)[: counts.size]
+    expected = (shares * np.maximum(counts - lanes, 0)).sum() / (load * lanes)  # Little's law, in services
+    work = 3 * 4.0  # bytes that an update of one float moves
+    server = Node(cores=lanes, core_memory=work, **FAST)  # so that it takes a second
+
+    async def arrive(part, world):
+        part = part.bind(world.site("server0"))  # calls from the node itself take no time
+        stream = np.random.default_rng(1)
+        for batch in range(pushes):
+            await part.pull(0, batch, {"letter": A[:0]})
+        async with asyncio.TaskGroup() as sending:
             for batch in range(pushes):
-                await part.pull(0, batch, {"letter": ids[:0]})
-            async with asyncio.TaskGroup() as sending:
-                for batch in range(pushes):
-                    await asyncio.sleep(stream.exponential(1 / (load * lanes)))
-                    sending.create_task(part.push(pushed(0, batch, ids, 1)))
-            return await part.report(EvalPoint(0, None))
+                await asyncio.sleep(stream.exponential(1 / (load * lanes)))
+                sending.create_task(part.push(pushed(0, batch)))
 
-        record = VirtualCluster(workers=1, server=server).open(0, 1).run(main)
-        waits = [end - start - 1 for kind, start, end, *_ in record.spans if kind == "apply"]
-        assert len(waits) == pushes
-        assert np.mean(waits) == pytest.approx(expected, rel=0.05)
+    record = served(Letters(), protocols.get("async"), VirtualCluster(workers=1, server=server), arrive)
+    waits = [end - start - 1 for kind, start, end, *_ in record.spans if kind == "apply"]
+    assert len(waits) == pushes
+    assert np.mean(waits) == pytest.approx(expected, rel=0.05)
 
 
 def applied(protocol, cores, workload="criteo-deepfm", **options):
@@ -147,167 +160,110 @@ def test_a_lone_worker_reads_nothing_while_its_own_update_is_under_way(name):
     assert not any(((updates[:, 0] < end) & (end < updates[:, 1])).any() for end in answered)
 
 
-class TestHogwild:
+def updates_lost(locking, pushes=300):
     """Hundreds of pushes at once add one to every number of the same four rows: a number that ends short has lost updates."""
+    workload, ids = Wide(dim=2**18), np.arange(4)
 
-    def lost(self, locking, pushes=300):
-        workload, rule = Wide(dim=2**18), protocols.get("async")
-        planned = plan(workload, rule, 1, store=RowStore(locking=locking))
-        ids = np.arange(4)
+    async def push(part, world):
+        for batch in range(pushes):
+            await part.pull(0, batch, {"letter": ids})
+        one = pushed(0, 0, ids, workload.dim)
+        await asyncio.gather(*(part.push(replace(one, batch=batch)) for batch in range(pushes)))
 
-        async def main(world):
-            part = await world.host(ParameterServer, planned, rule, 0, frozenset({"rows"}), node="server0")
-            for batch in range(pushes):
-                await part.pull(0, batch, {"letter": ids})
-            one = pushed(0, 0, ids, workload.dim)
-            gradients = [replace(one, batch=batch) for batch in range(pushes)]
-            await asyncio.gather(*(part.push(gradient) for gradient in gradients))
-            return await part.report(EvalPoint(0, None))
+    cluster = LocalCluster(workers=1, threads=4)
+    record = served(workload, protocols.get("async"), cluster, push, store=RowStore(locking=locking))
+    assert record.ledger["applied"] == pushes
+    rows = -record.final["rows"]["letter"].values
+    assert rows.max() <= pushes
+    return int((pushes - rows).sum())
 
-        record = LocalCluster(threads=4).open(0, 1).run(main)
-        assert record.ledger["applied"] == pushes
-        rows = -record.final["rows"]["letter"].values
-        assert rows.max() <= pushes
-        return int((pushes - rows).sum())
 
-    def test_rows_with_locks_lose_no_update(self):
-        assert self.lost("table") == 0
-
-    def test_without_locks_some_are_lost(self):
-        """Whether two threads meet in a row is up to the machine: on a busy one it takes a few tries."""
-        assert any(self.lost("none") for _ in range(30))
+def test_rows_with_locks_lose_no_update_and_without_some_are_lost():
+    """Whether two threads meet in a row is up to the machine: on a busy one it takes a few tries."""
+    assert updates_lost("table") == 0
+    assert any(updates_lost("none") for _ in range(30))
 
 
 class TestAWorkerThatAsksAgain:
     """For the same step, since the embedding worker that brought its request died with the reply."""
 
-    def after(self, rule, steps, workers=1):
-        async def main(world):
-            part = await world.host(
-                ParameterServer, plan(Letters(), rule, workers), rule, 0, frozenset({"rows"}), node="server0"
-            )
-            await steps(part)
-            return await part.report(EvalPoint(0, None))
-
-        return VirtualCluster(workers=workers).open(0, workers).run(main)
-
     def test_starts_it_once_and_reads_what_is_there_by_then(self):
-        ids = np.array([97])
-
         async def steps(part):
-            first = await part.pull(0, 0, {"letter": ids})
-            await part.pull(0, 1, {"letter": ids})
-            await part.push(pushed(0, 1, ids, 1))
-            again = await part.pull(0, 0, {"letter": ids})
+            first = await pull(part, 0, 0)
+            await step(part, 0, 1)
+            again = await pull(part, 0, 0)
             assert again.token == first.token == 0 and again.rows["letter"] != first.rows["letter"]
-            await part.push(pushed(0, 0, ids, 1))
+            await part.push(pushed(0, 0))
 
-        record = self.after(protocols.get("async"), steps)
+        record = after(steps, 1, "async")
         assert record.ledger["started"] == record.ledger["applied"] == 2
         assert [age for _, age, _ in record.staleness] == [0, 0], "what it read last is what it was computed from"
 
     def test_takes_its_own_place_at_the_gate(self):
-        ids = np.array([97])
-
         async def steps(part):
-            await part.pull(0, 0, {"letter": ids})
-            await part.push(pushed(0, 0, ids, 1))
-            before, again = (asyncio.ensure_future(part.pull(0, 2, {"letter": ids})) for _ in range(2))
+            await step(part, 0, 0)
+            before, again = (asyncio.ensure_future(pull(part, 0, 2)) for _ in range(2))
             assert await before is None
-            await part.pull(1, 1, {"letter": ids})
-            await part.push(pushed(1, 1, ids, 1))
+            await step(part, 1, 1)
             assert (await again).token == 1
 
-        assert self.after(protocols.get("sync"), steps, workers=2).ledger["started"] == 3
+        assert after(steps).ledger["started"] == 3
 
     def test_gives_up_a_gradient_that_nobody_waits_for_then(self):
-        ids = np.array([97])
-
         async def steps(part):
             for worker in (0, 1):
-                await part.pull(worker, worker, {"letter": ids})
-            await part.push(replace(pushed(0, 0, ids, 1), rows={}, void="abandoned"))
-            await part.push(pushed(1, 1, ids, 1))
-            await part.push(replace(pushed(1, 1, ids, 1), rows={}, void="abandoned"))  # it was here after all
+                await pull(part, worker, worker)
+            await part.push(replace(pushed(0, 0), rows={}, void="abandoned"))
+            await part.push(pushed(1, 1))
+            await part.push(replace(pushed(1, 1), rows={}, void="abandoned"))  # it was here after all
 
-        ledger = self.after(protocols.get("sync"), steps, workers=2).ledger
+        ledger = after(steps).ledger
         assert (ledger["started"], ledger["abandoned"], ledger["applied"], ledger["dropped"]) == (2, 1, 1, 0)
 
 
 class TestALostWorker:
     """Two workers under Sync; worker 0 dies, and the other goes on."""
 
-    async def served(self, world, steps, rule):
-        part = await world.host(ParameterServer, plan(Letters(), rule, 2), rule, 0, frozenset({"rows"}), node="server0")
-        await steps(part)
-        return await part.report(EvalPoint(0, None))
-
-    def after(self, steps, name="sync", **options):
-        rule = protocols.get(name, **options)
-        return VirtualCluster(workers=2).open(0, 2).run(lambda world: self.served(world, steps, rule))
-
-    async def step(self, part, worker, batch):
-        await part.pull(worker, batch, {"letter": np.array([97])})
-        await part.push(pushed(worker, batch, np.array([97]), 1))
-
     def test_does_not_wait_at_a_gate_any_more(self):
         async def steps(part):
-            await self.step(part, 0, 0)
-            waiting = asyncio.ensure_future(part.pull(0, 2, {"letter": np.array([97])}))
+            await step(part, 0, 0)
+            waiting = asyncio.ensure_future(pull(part, 0, 2))
             await asyncio.sleep(1)
             await part.note_change(0, "dies")
             assert await waiting is None
-            await self.step(part, 1, 1)
-            await self.step(part, 1, 3)
+            await step(part, 1, 1)
+            await step(part, 1, 3)
 
-        record = self.after(steps)
+        record = after(steps)
         assert (record.ledger["started"], record.ledger["applied"]) == (3, 3)
 
     def test_what_it_had_started_is_lost_and_is_not_applied_when_it_arrives(self):
         async def steps(part):
-            await part.pull(0, 0, {"letter": np.array([97])})
+            await pull(part, 0, 0)
             await part.note_change(0, "dies")
-            await part.push(pushed(0, 0, np.array([97]), 1))
-            await self.step(part, 1, 1)
+            await part.push(pushed(0, 0))
+            await step(part, 1, 1)
 
-        record = self.after(steps)
+        record = after(steps)
         assert (record.ledger["lost"], record.ledger["applied"], record.used) == (1, 1, [1])
         assert record.ledger["in_flight"] == 0
 
 
-class TestAPausedWorker:
-    """Under bounded staleness with bound 0: at a pause worker 1 has made no step, and worker 0 has made one."""
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_worker_that_pauses_is_waited_for_only_while_another_may_start(workers):
+    """Under bounded staleness with bound 0: at the pause worker 1 has made no step, and worker 0 has made one."""
 
-    def after(self, steps, workers):
-        rule = protocols.get("hop-bs", bound=0)
+    async def steps(part):
+        await step(part, 0)
+        await part.note_change(1, "pauses")
+        second = asyncio.ensure_future(step(part, 0, 1))
+        await asyncio.sleep(1)
+        assert second.done() == (workers == 2)
+        if workers == 3:
+            await step(part, 2)
+        await second
 
-        async def main(world):
-            planned = plan(Letters(), rule, workers)
-            part = await world.host(ParameterServer, planned, rule, 0, frozenset({"rows"}), node="server0")
-            await self.step(part, 0)
-            await part.note_change(1, "pauses")
-            await steps(part)
-            return await part.report(EvalPoint(0, None))
-
-        return VirtualCluster(workers=workers).open(0, workers).run(main)
-
-    async def step(self, part, worker, batch=0):
-        await part.pull(worker, batch, {"letter": np.array([97])})
-        await part.push(pushed(worker, batch, np.array([97]), 1))
-
-    def test_is_not_waited_for_where_it_alone_could_open_the_gate(self):
-        record = self.after(lambda part: self.step(part, 0, 1), workers=2)
-        assert record.ledger["applied"] == 2
-
-    def test_is_waited_for_while_another_may_start(self):
-        async def steps(part):
-            second = asyncio.ensure_future(self.step(part, 0, 1))
-            await asyncio.sleep(1)
-            assert not second.done()
-            await self.step(part, 2)
-            await second
-
-        assert self.after(steps, workers=3).ledger["applied"] == 3
+    assert after(steps, workers, "hop-bs", bound=0).ledger["applied"] == workers
 
 
 def test_reading_and_updating_cost_the_numbers_that_they_touch():

@@ -35,41 +35,39 @@ def test_readers_are_real_on_threads():
 @pytest.mark.parametrize("store", [{}, {"ids": "samples"}], ids=["without places", "with places"])
 def test_a_timing_run_sends_batches_of_the_same_size(store):
     options = {"reader_nodes": 2, "store": lib.RowStore(**store), "save": False}
-    real, timed = (
-        lib.train(CLICKS, "async", VirtualCluster(workers=3), gradients=gradients, **options)
-        for gradients in (True, False)
-    )
+    there = VirtualCluster(workers=3)
+    real, timed = (lib.train(CLICKS, "async", there, gradients=each, **options) for each in (True, False))
     for name in ("bytes_by_kind", "virtual_seconds", "input_seconds"):
         assert timed.summary[name] == real.summary[name]
 
 
 @pytest.mark.parametrize(
-    "readers, prefetch, reading, seconds",
+    "readers, prefetch, reading, cores, seconds",
     [
-        (0, 0, 1, 40),  # each of two workers reads and computes 20 batches, a second each
-        (0, 2, 1, 40),  # and ahead on the one core that it has
-        (1, 2, 1, 41),  # one core reads 40 batches, the last of which is then computed
-        (2, 2, 1, 21),  # the first batch is waited for, then computing is all
-        (4, 2, 1, 21),
-        (4, 2, 2, 22),  # two readers make batches for a worker at the same time
-        (2, None, 1, 21),  # with readers, workers read ahead
-        (4, 0, 1, 40),  # unless they are told not to
+        (0, 0, 1, 1, 40),  # each of two workers reads and computes 20 batches, a second each
+        (0, 2, 1, 1, 40),  # and ahead on the one core that it has
+        (0, 2, 1, 2, 22),  # or on another core, where computing begins behind the first readings
+        (1, 2, 1, 1, 41),  # one core reads 40 batches, the last of which is then computed
+        (2, 2, 1, 1, 21),  # the first batch is waited for, then computing is all
+        (4, 2, 1, 1, 21),
+        (4, 2, 2, 1, 22),  # two readers make batches for a worker at the same time
+        (2, None, 1, 1, 21),  # with readers, workers read ahead
+        (4, 0, 1, 1, 40),  # unless they are told not to
     ],
 )
-def test_enough_readers_hide_reading(readers, prefetch, reading, seconds):
-    second = Node(flops=BOWL.work().flops, core_memory=1e30, reading=reading, latency=0)
+def test_enough_readers_hide_reading(readers, prefetch, reading, cores, seconds):
+    second = Node(cores=cores, flops=BOWL.work().flops, core_memory=1e30, reading=reading, latency=0)
     cluster = VirtualCluster(workers=2, worker=second, server=Node(reading=reading, latency=0))
     run = lib.train(BOWL, "async", cluster, feed="split", reader_nodes=readers, prefetch=prefetch, save=False)
     assert run.summary["virtual_seconds"] == pytest.approx(seconds, rel=1e-3)
-    if (readers, prefetch, reading) == (2, 2, 1):
+    if seconds == 21:
         assert run.summary["input_seconds"] == pytest.approx(2, rel=1e-2)
 
 
 @pytest.mark.parametrize("protocol", ["gba", "s-easgd"])
 def test_a_reader_that_dies_takes_the_run_back_to_its_cut(protocol, reports):
-    cluster = VirtualCluster(
-        workers=3, server=Node(reading=1e-4), failures=(Failure(node="reader1", kind="dies", at=0.02, lasts=0.01),)
-    )
+    dies = Failure(node="reader1", kind="dies", at=0.02, lasts=0.01)
+    cluster = VirtualCluster(workers=3, server=Node(reading=1e-4), failures=[dies])
     run = lib.train(CLICKS, protocol, cluster, reader_nodes=2, checkpoint_every=160, save=False)
     assert run.summary["returns_to_a_cut"] == 1 and run.summary["samples"] == CLICKS.samples
     for_ever = VirtualCluster(workers=3, failures=(Failure(node="reader0", kind="dies", at=0.001),))

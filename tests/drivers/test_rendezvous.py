@@ -72,6 +72,13 @@ def ring(workers):
     return peers, merged
 
 
+async def started(workers):
+    peers, merged = ring(workers)
+    for each in peers:
+        await each.exchanger.start(10, False)
+    return peers, merged
+
+
 async def mixes(*peers):
     """Let these workers begin a mix; those that are done."""
     tasks = [asyncio.ensure_future(each.exchanger.mix(0)) for each in peers]
@@ -80,144 +87,113 @@ async def mixes(*peers):
     return [task.done() for task in tasks]
 
 
-def test_a_neighbour_is_waited_for_until_it_begins_the_round_or_stops():
-    async def main():
-        (zero, one, two, three, four), merged = ring(5)
-        for each in (zero, one, two, three, four):
-            await each.exchanger.start(10, False)
-        assert await mixes(four, zero, one) == [False, True, False]
-        assert merged == [(0, 0, round((4 + 0 + 1) / 3, 3))]
-        two.exchanger.stop(10)  # at the end of its data, before the round
-        assert await mixes(three) == [True]
-        assert {(1, 0, round((0 + 1 + 1) / 3, 3)), (3, 0, round((3 + 3 + 4) / 3, 3))} <= {*merged}
-        assert len(merged) == 4
-
-    asyncio.run(main())
+async def test_a_neighbour_is_waited_for_until_it_begins_the_round_or_stops():
+    (zero, one, two, three, four), merged = await started(5)
+    assert await mixes(four, zero, one) == [False, True, False]
+    assert merged == [(0, 0, round((4 + 0 + 1) / 3, 3))]
+    two.exchanger.stop(10)  # at the end of its data, before the round
+    assert await mixes(three) == [True]
+    assert {(1, 0, round((0 + 1 + 1) / 3, 3)), (3, 0, round((3 + 3 + 4) / 3, 3))} <= {*merged}
+    assert len(merged) == 4
 
 
-def test_a_lost_neighbour_is_left_out_and_joins_at_a_round_that_no_other_has_begun():
-    async def main():
-        (zero, one, two), merged = ring(3)
-        for each in (zero, one, two):
-            await each.exchanger.start(10, False)
-        one.dead = True
-        assert await mixes(zero, two) == [True, True]
-        fresh, _ = ring(3)
-        one.exchanger, one.dead = fresh[1].exchanger, False
-        one.exchanger.others = {0: zero, 2: two}
-        waiting = asyncio.ensure_future(mixes(zero))  # it is there, and has not started yet
-        await asyncio.sleep(0)
-        await one.exchanger.start(10, True)
-        assert one.exchanger.round == 2 and await waiting == [False]
-        assert await mixes(two) == [True] and (0, 1) in {each[:2] for each in merged}
-        assert await mixes(zero, two) == [False, False]
-        assert await mixes(one) == [True] and {(0, 2), (2, 2)} <= {each[:2] for each in merged}
-
-    asyncio.run(main())
+async def test_a_lost_neighbour_is_left_out_and_joins_at_a_round_that_no_other_has_begun():
+    (zero, one, two), merged = await started(3)
+    one.dead = True
+    assert await mixes(zero, two) == [True, True]
+    fresh, _ = ring(3)
+    one.exchanger, one.dead = fresh[1].exchanger, False
+    one.exchanger.others = {0: zero, 2: two}
+    waiting = asyncio.ensure_future(mixes(zero))  # it is there, and has not started yet
+    await asyncio.sleep(0)
+    await one.exchanger.start(10, True)
+    assert one.exchanger.round == 2 and await waiting == [False]
+    assert await mixes(two) == [True] and (0, 1) in {each[:2] for each in merged}
+    assert await mixes(zero, two) == [False, False]
+    assert await mixes(one) == [True] and {(0, 2), (2, 2)} <= {each[:2] for each in merged}
 
 
-def test_after_a_pause_neighbours_go_on_at_one_round():
-    async def main():
-        peers, _ = ring(3)
-        for each in peers:
-            await each.exchanger.start(10, False)
-        await mixes(*peers)
-        for each in peers[1:]:
-            each.exchanger.stop(10)
-        await mixes(peers[0])  # fed from a queue, it makes a round more
-        peers[0].exchanger.stop(10)
-        again, _ = ring(3)
-        for old, new in zip(peers, again, strict=True):
-            new.exchanger.restore(old.exchanger.dump())
-        for each in (peers, again):
-            await each[0].exchanger.start(20, False)
-            early = asyncio.ensure_future(mixes(each[0]))
-            await early
-            for other in each[1:]:
-                await other.exchanger.start(20, False)
-            assert [other.exchanger.round for other in each] == [3, 2, 2]
-            assert await mixes(*each[1:]) == [True, True]
-
-    asyncio.run(main())
+async def test_after_a_pause_neighbours_go_on_at_one_round():
+    peers, _ = await started(3)
+    await mixes(*peers)
+    for each in peers[1:]:
+        each.exchanger.stop(10)
+    await mixes(peers[0])  # fed from a queue, it makes a round more
+    peers[0].exchanger.stop(10)
+    again, _ = ring(3)
+    for old, new in zip(peers, again, strict=True):
+        new.exchanger.restore(old.exchanger.dump())
+    for each in (peers, again):
+        await each[0].exchanger.start(20, False)
+        await mixes(each[0])
+        for other in each[1:]:
+            await other.exchanger.start(20, False)
+        assert [other.exchanger.round for other in each] == [3, 2, 2]
+        assert await mixes(*each[1:]) == [True, True]
 
 
-def test_a_question_that_comes_after_the_death_of_who_asked_is_not_taken_for_its_next_lifes():
+async def test_a_question_that_comes_after_the_death_of_who_asked_is_not_taken_for_its_next_lifes():
     """A message may be late: then the others would wait for a worker that never comes."""
-
-    async def main():
-        meeting = Rendezvous(None, plan(rule(), 3))
-        await meeting.note_change(0, "dies")
-        await meeting.note_change(0, "comes back")
-        late = asyncio.ensure_future(meeting.join_group(0, 5, 0))
-        await asked(meeting)
-        assert late.done() and late.result() is None
-        assert await asked(meeting, (1, 5), (2, 5)) == [(1, 2), (1, 2)]
-        assert await asked(meeting, (0, 5, 1), (1, 6), (2, 6)) == [(0, 1, 2)] * 3
-
-    asyncio.run(main())
+    meeting = Rendezvous(None, plan(rule(), 3))
+    await meeting.note_change(0, "dies")
+    await meeting.note_change(0, "comes back")
+    late = asyncio.ensure_future(meeting.join_group(0, 5, 0))
+    await asked(meeting)
+    assert late.done() and late.result() is None
+    assert await asked(meeting, (1, 5), (2, 5)) == [(1, 2), (1, 2)]
+    assert await asked(meeting, (0, 5, 1), (1, 6), (2, 6)) == [(0, 1, 2)] * 3
 
 
-def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself():
-    async def main():
-        meeting = Rendezvous(None, plan(rule(), 2))
-        first, late = (asyncio.ensure_future(meeting.wait_for_end(0, 0)) for _ in range(2))
-        await asked(meeting)
-        assert first.done() and not late.done()  # asked twice, it waits once
-        await meeting.note_change(0, "dies")
-        await asked(meeting)
-        assert late.done()
-        await meeting.note_change(0, "comes back")
-        # The first was on its way when it died.
-        before, again = (asyncio.ensure_future(meeting.wait_for_end(0, generation)) for generation in (0, 1))
-        await asked(meeting)
-        assert before.done() and not again.done()
-        before = asyncio.ensure_future(meeting.wait_for_end(0, 0))
-        await asked(meeting)
-        assert before.done() and not again.done()
-        await meeting.note_change(1, "leaves")
-        await asked(meeting)
-        assert again.done()
-
-    asyncio.run(main())
+async def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself():
+    meeting = Rendezvous(None, plan(rule(), 2))
+    first, late = (asyncio.ensure_future(meeting.wait_for_end(0, 0)) for _ in range(2))
+    await asked(meeting)
+    assert first.done() and not late.done()  # asked twice, it waits once
+    await meeting.note_change(0, "dies")
+    await asked(meeting)
+    assert late.done()
+    await meeting.note_change(0, "comes back")
+    # The first was on its way when it died.
+    before, again = (asyncio.ensure_future(meeting.wait_for_end(0, generation)) for generation in (0, 1))
+    await asked(meeting)
+    assert before.done() and not again.done()
+    before = asyncio.ensure_future(meeting.wait_for_end(0, 0))
+    await asked(meeting)
+    assert before.done() and not again.done()
+    await meeting.note_change(1, "leaves")
+    await asked(meeting)
+    assert again.done()
 
 
-def test_who_asked_and_is_no_more_is_not_answered():
+async def test_who_asked_and_is_no_more_is_not_answered():
     """On threads a question ends with the task that asked it, and what it waits for with it."""
-
-    async def main():
-        meeting = Rendezvous(None, plan(rule(), 2))
-        gone = asyncio.ensure_future(meeting.join_group(0, 0))
-        await asked(meeting)
-        gone.cancel()
-        await asked(meeting)
-        await meeting.note_change(0, "leaves")
-        assert await asked(meeting, (1, 0)) != [None]
-
-    asyncio.run(main())
+    meeting = Rendezvous(None, plan(rule(), 2))
+    gone = asyncio.ensure_future(meeting.join_group(0, 0))
+    await asked(meeting)
+    gone.cancel()
+    await asked(meeting)
+    await meeting.note_change(0, "leaves")
+    assert await asked(meeting, (1, 0)) != [None]
 
 
 @pytest.mark.parametrize("groups", [[(0, 1), (1,)], [(0, 0)], [(0, 2)]])
-def test_groups_have_each_of_those_who_wait_once(groups):
+async def test_groups_have_each_of_those_who_wait_once(groups):
     twice = SimpleNamespace(
         name="twice", form_groups=lambda rounds, awaited, workers: groups if len(rounds) == 2 else []
     )
     meeting = Rendezvous(None, plan(twice, 3))
     with pytest.raises(BadOption, match="twice: form_groups must make groups of those who wait, each once; it gave"):
-        asyncio.run(asked(meeting, (0, 0), (1, 0)))
+        await asked(meeting, (0, 0), (1, 0))
 
 
-def test_a_worker_that_was_missing_at_the_start_waits_at_its_end_for_the_others():
+async def test_a_worker_that_was_missing_at_the_start_waits_at_its_end_for_the_others():
     """Its generation is later than any that the rendezvous has heard of."""
-
-    async def main():
-        meeting = Rendezvous(None, plan(rule(), 2))
-        await meeting.note_change(0, "is missing")
-        await meeting.note_change(0, "comes back")
-        ended = asyncio.ensure_future(meeting.wait_for_end(0, 1))
-        await asked(meeting)
-        assert not ended.done()
-        await meeting.note_change(1, "leaves")
-        await asked(meeting)
-        assert ended.done()
-
-    asyncio.run(main())
+    meeting = Rendezvous(None, plan(rule(), 2))
+    await meeting.note_change(0, "is missing")
+    await meeting.note_change(0, "comes back")
+    ended = asyncio.ensure_future(meeting.wait_for_end(0, 1))
+    await asked(meeting)
+    assert not ended.done()
+    await meeting.note_change(1, "leaves")
+    await asked(meeting)
+    assert ended.done()

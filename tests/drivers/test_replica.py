@@ -31,8 +31,7 @@ def test_a_replica_that_is_there_again_shares_no_memory_with_the_one_that_it_cop
         joined.append(self)
         for table in self.replica.tables.values():
             others = [t for each in replicas if each is not self for t in each.replica.tables.values()]
-            for mine in (table.dump().words,):
-                assert not any(np.shares_memory(mine, theirs) for t in others for theirs in (t.dump().words,))
+            assert not any(np.shares_memory(table.dump().words, other.dump().words) for other in others)
 
     monkeypatch.setattr(ReplicaWorker, "__init__", init)
     monkeypatch.setattr(ReplicaWorker, "take_over", noted)
@@ -56,9 +55,8 @@ def test_rows_are_mixed_as_the_dense_parameters_are():
     final = finals(records(Letters(), protocols.get("ds-sync", size=2), VirtualCluster(workers=2)))
     for rank in range(2):
         rows = final[f"worker{rank}/replica rows"]["letter"]
-        assert {chr(letter): value for letter, value in zip(rows.ids, rows.values[:, 0], strict=True)} == {
-            "a": 1, "b": 0.5, "c": 0.5, "f": 0.5, "h": 0.5
-        }  # fmt: skip
+        found = dict(zip(map(chr, rows.ids), rows.values[:, 0], strict=True))
+        assert found == {"a": 1, "b": 0.5, "c": 0.5, "f": 0.5, "h": 0.5}
 
 
 def test_a_shadow_that_goes_on_counts_the_steps_since_the_last_checkpoint(reports, monkeypatch):

@@ -16,8 +16,18 @@ SHARED = lib.RowStore(shared_memory=True)
 OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
 
 
-def dies(every, lasts):
-    return [lib.Failure(node="server*", kind="dies", every=every, lasts=lasts)]
+def dies(node="server*", **when):
+    return lib.Failure(node=node, kind="dies", **when)
+
+
+OFTEN = dies(every=0.002, lasts=0.0005)
+
+
+def train(protocol, *failures, cluster="virtual", **options):
+    options = {"store": SHARED, "failures": failures, **SIZES, **TASK, **options}
+    run = lib.train("ctr-synthetic", protocol, cluster, **options)
+    assert run.summary["issued"] == sum(run.summary[name] for name in OUTCOMES)
+    return run
 
 
 @pytest.mark.parametrize("kind", ["virtual", "local"])
@@ -25,25 +35,21 @@ def dies(every, lasts):
 def test_a_run_continues_and_its_books_balance(kind, protocol):
     """Of gradients only those are lost that a server had taken and not brought into its rows."""
     # On threads a call must have time to come through between two deaths, on a busy machine too.
-    failures = dies(0.002, 0.0005) if kind == "virtual" else dies(0.4, 0.02)
-    summary = lib.train("ctr-synthetic", protocol, kind, store=SHARED, failures=failures, **SIZES, **TASK).summary
-    assert summary["samples"] == 1600 and summary["returns_to_a_cut"] == 0
-    assert summary["issued"] == 200 == sum(summary[name] for name in OUTCOMES)
+    summary = train(protocol, OFTEN if kind == "virtual" else dies(every=0.4, lasts=0.02), cluster=kind).summary
+    assert summary["samples"] == 1600 and summary["returns_to_a_cut"] == 0 and summary["issued"] == 200
     assert kind == "local" or summary["servers_attached_again"] > 0
     assert summary["lost"] <= summary.get("gradients_lost_at_servers", 0)
 
 
 def test_a_gradient_on_its_way_into_the_rows_is_lost_and_counted():
     """An update takes a fifth of a millisecond."""
-    there = lib.VirtualCluster(workers=4, servers=2, failures=dies(0.005, 0.0005), server=lib.Node(launch=2e-4))
-    summary = lib.train("ctr-synthetic", "gba+all-reduce", there, store=SHARED, samples=8 * 400, **TASK).summary
+    plan, slow = dies(every=0.005, lasts=0.0005), {"server.launch": 2e-4}
+    summary = train("gba+all-reduce", plan, samples=8 * 400, **slow).summary
     assert summary["gradients_lost_at_servers"] > 0 and summary["issued"] == 400
-    assert summary["issued"] == sum(summary[name] for name in OUTCOMES)
 
 
 def test_in_virtual_time_a_run_with_deaths_is_the_same_every_time():
-    options = {"store": SHARED, "failures": dies(0.002, 0.0005), **SIZES, **TASK}
-    one, other = (lib.train("ctr-synthetic", "hybrid", "virtual", **options) for _ in range(2))
+    one, other = (train("hybrid", OFTEN) for _ in range(2))
     assert one.digest == other.digest and one.summary["servers_attached_again"] > 3
 
 
@@ -53,19 +59,15 @@ def test_in_virtual_time_a_run_with_deaths_is_the_same_every_time():
     ids=["rows in its process", "no journal", "dense parameters too"],
 )
 def test_a_server_that_cannot_come_back_takes_the_run_to_its_checkpoint(protocol, store):
-    failures = [lib.Failure(node="server0", kind="dies", at=0.004, lasts=0.001)]
-    run = lib.train("ctr-synthetic", protocol, "virtual", store=store, failures=failures, **SIZES, **TASK)
-    assert run.summary["returns_to_a_cut"] == 1 and "servers_attached_again" not in run.summary
+    summary = train(protocol, dies("server0", at=0.004, lasts=0.001), store=store).summary
+    assert summary["returns_to_a_cut"] == 1 and "servers_attached_again" not in summary
 
 
 def test_a_run_that_returns_to_its_checkpoint_starts_from_that_and_not_from_old_rows():
     """A worker that takes all back dies between the deaths of the servers."""
-    failures = [*dies(0.004, 0.0005), lib.Failure(node="worker1", kind="dies", at=0.01, lasts=0.001)]
-    rule = protocols.get("hybrid", rolls_back=True)
-    options = {"store": SHARED, "failures": failures, "checkpoint_every": 400, **SIZES, **TASK}
-    summary = lib.train("ctr-synthetic", rule, "virtual", **options).summary
+    failures = dies(every=0.004, lasts=0.0005), dies("worker1", at=0.01, lasts=0.001)
+    summary = train(protocols.get("hybrid", rolls_back=True), *failures, checkpoint_every=400).summary
     assert summary["returns_to_a_cut"] >= 1 and summary["servers_attached_again"] > 0
-    assert summary["issued"] == sum(summary[name] for name in OUTCOMES)
 
 
 def test_notes_are_what_the_last_write_left(tmp_path):
@@ -123,10 +125,6 @@ def test_a_server_that_waits_to_come_back_when_the_run_returns_is_not_made_twice
         plain(server, site, plan, *args)
 
     monkeypatch.setattr(ReturningServer, "__init__", make)
-    plan = [
-        lib.Failure(node="server0", kind="dies", at=0.0100, lasts=0.004),
-        lib.Failure(node="reader0", kind="dies", at=0.0110, lasts=0.001),
-    ]
-    options = {"store": SHARED, "failures": plan, "reader_nodes": 1, "servers": 1, "workers": 4, "samples": 1600}
-    summary = lib.train("ctr-synthetic", "hybrid", "virtual", **options, **TASK).summary
+    plan = dies("server0", at=0.0100, lasts=0.004), dies("reader0", at=0.0110, lasts=0.001)
+    summary = train("hybrid", *plan, reader_nodes=1, servers=1).summary
     assert summary["returns_to_a_cut"] >= 1 and made.count(0) == 1 and made.count(summary["returns_to_a_cut"]) == 1

@@ -22,9 +22,8 @@ from tests.training.stopping import assert_same, killed
 READINGS = ("naive", "pooled", "none")
 MEANS, VARIANCES = (0, 2, 4, 10), (1, 2, 3, 2)
 """What each of four workers has seen after its first step; later ones show nothing new."""
-IMAGES = workloads.get(
-    "cifar10-wrn", norm="running", samples=6 * 8, batch_size=8, side=8, evaluation_samples=40, classes=3
-)
+SMALL = {"samples": 6 * 8, "batch_size": 8, "side": 8, "evaluation_samples": 40, "classes": 3}
+IMAGES = workloads.get("cifar10-wrn", norm="running", **SMALL)
 UNEVEN = VirtualCluster(workers=4, slowdown=0.7)
 
 
@@ -171,13 +170,13 @@ def test_a_cut_has_them(protocol, reports, monkeypatch):
     assert whole.summary["mean"] == (0 if protocol.statistics == "none" else 4)
 
 
-def test_messages_weigh_what_they_carry():
+@pytest.mark.parametrize("gradients", [True, False])
+def test_messages_weigh_what_they_carry(gradients):
     """Three parameters and two statistics, of four bytes or two each; a timing run sends as much."""
     rules = [(get("ds-sync", statistics=each), 4 * (3 if each == "none" else 5)) for each in READINGS]
     for sender, size in [*rules, (get("ds-sync", half=True), 2 * 5)]:
-        for gradients in (True, False):
-            run = lib.train(bowl(2), sender, VirtualCluster(workers=4), gradients=gradients, save=False)
-            assert run.summary["bytes_by_kind"]["mix dense"] == 4 * 2 * size
+        run = lib.train(bowl(2), sender, VirtualCluster(workers=4), gradients=gradients, save=False)
+        assert run.summary["bytes_by_kind"]["mix dense"] == 4 * 2 * size
 
 
 def test_threads_of_a_real_cluster_have_them():
@@ -187,9 +186,8 @@ def test_threads_of_a_real_cluster_have_them():
 
 @pytest.mark.parametrize("name", ["sync", "async", "gba", "s-easgd", "s-ma", "prague"])
 def test_rules_that_do_not_say_what_a_mix_makes_of_them_refuse_them(name):
-    with pytest.raises(
-        BadOption, match=rf"{name}: the model's running statistics \('running_mean'\) .* ds-sync, all-reduce"
-    ):
+    words = rf"{name}: the model's running statistics \('running_mean'\) .* ds-sync, all-reduce"
+    with pytest.raises(BadOption, match=words):
         lib.train(bowl(2), name, VirtualCluster(workers=2), save=False)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from lib import LocalCluster, Node, VirtualCluster, workloads
+from lib import LocalCluster, Node, VirtualCluster
 from lib.protocols import get
 from lib.protocols.baselines import Async
 from lib.protocols.mixing import Background, Centre, Loop, Mean
 from lib.store.optim import SGD
 from lib.tasks.flat_model import Batch
-from tests.drivers.composing import BOWL, ends, finals, records, rule, train
+from tests.drivers.composing import BOWL, ends, records, rule, train
 from tests.toys import Letters
 
 
@@ -38,16 +38,15 @@ def test_no_step_of_any_thread_is_lost():
         assert final.sum() == 60
 
 
+def keep_both(self, centre, message):
+    return centre, message
+
+
 @pytest.mark.parametrize("exchange", [Mean(), Centre()], ids=["together", "each"])
 def test_threads_mix_as_one_or_each_for_itself(exchange):
     """12 steps of 3 threads, a mix every second step: 6 of the replica, or 2 of each thread with its 4 steps."""
-    mixing = rule(
-        exchange=exchange,
-        when=Loop(every=2),
-        worker_threads=3,
-        update_centre=lambda self, centre, message: (centre, message),
-    )
-    workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 24)
+    mixing = rule(exchange=exchange, when=Loop(every=2), worker_threads=3, update_centre=keep_both)
+    workload = replace(BOWL, samples=4 * 24)
     run = train(mixing, workload, VirtualCluster(workers=2, worker=Node(flops=1e4, cores=3)))
     mixes = run.trace[run.trace["kind"] == "mix"].groupby("node").size()
     assert mixes.tolist() == [6, 6]
@@ -56,7 +55,7 @@ def test_threads_mix_as_one_or_each_for_itself(exchange):
 
 def test_threads_that_mix_as_one_do_so_once_when_the_time_has_come():
     """Not once for each thread that begins a step meanwhile."""
-    workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 240)
+    workload = replace(BOWL, samples=4 * 240)
     cluster = VirtualCluster(workers=2, worker=Node(flops=1e4, cores=3))
     step = workload.work().flops / 1e4
     run = train(rule(when=Loop(seconds=6 * step), worker_threads=3), workload, cluster)
@@ -80,8 +79,7 @@ def test_a_merge_in_the_background_stops_no_thread_and_undoes_no_step():
 
     shadow = rule(exchange=Mean(ahead=False), when=Background(), rows=Async(), worker_threads=3, merge=slow)
     parts = records(Letters(samples=300), shadow, LocalCluster(workers=2, threads=4))
-    final = finals(parts)
-    assert sum(final[f"worker{rank}/replica"]["values"].sum() for rank in range(2)) == 300
+    assert sum(part.final["replica"]["values"].sum() for part in parts if "replica" in part.final) == 300
     assert sum(part.extra["updates during a merge"] for part in parts) > 0
 
 
@@ -158,13 +156,7 @@ def test_a_merge_and_an_update_never_start_from_the_same_values():
         time.sleep(0.01)
         return memory, mine
 
-    shadow = rule(
-        worker_threads=3,
-        exchange=Centre(),
-        when=Background(),
-        update_centre=lambda self, centre, message: (centre, centre),
-        merge=merge,
-    )
+    shadow = rule(worker_threads=3, exchange=Centre(), when=Background(), update_centre=keep_both, merge=merge)
     run = train(shadow, replace(StepsThatMeet(), samples=30), LocalCluster(workers=1, threads=3))
     assert run.summary["loss"] == 30
 

@@ -1,6 +1,5 @@
 """Who is missing when a run goes on from its cut, and what the tries before it leave in the books."""
 
-import asyncio
 from collections import Counter
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
@@ -46,13 +45,11 @@ def crew(gone, planned=(), workers=3):
             raise NodeLost(f"worker{rank}")
         return Worker()
 
+    dead = {f"worker{rank}" for rank in planned}
     cluster = SimpleNamespace(patience=0.0, fails=bool(planned))
-    world = SimpleNamespace(
-        cluster=cluster, host=host, is_dead=lambda node: int(node.removeprefix("worker")) in planned
-    )
-    plan = SimpleNamespace(
-        workers=workers, embedding_workers=0, attempt=Attempt(), protocol=SimpleNamespace(dense=GBA())
-    )
+    world = SimpleNamespace(cluster=cluster, host=host, is_dead=dead.__contains__)
+    protocol = SimpleNamespace(dense=GBA())
+    plan = SimpleNamespace(workers=workers, embedding_workers=0, attempt=Attempt(), protocol=protocol)
     server = Server()
     return Workers(world, plan, Worker, (), [server]), plan.attempt, server
 
@@ -76,35 +73,35 @@ def notes(node, issued):
 
 
 @pytest.mark.parametrize("gone", [{1}, {0, 1, 2}])
-def test_who_is_gone_without_a_plan_takes_the_run_back(gone):
+async def test_who_is_gone_without_a_plan_takes_the_run_back(gone):
     """Else the others would go on without it for good; and where all are gone, a run would end at its cut."""
     several, _, server = crew(gone)
     with pytest.raises(NodeLost):
-        asyncio.run(several.start(There()))
+        await several.start(There())
     assert server.left == []
 
 
-def test_who_is_dead_by_plan_is_waited_for():
+async def test_who_is_dead_by_plan_is_waited_for():
     several, attempt, server = crew({1}, planned={1})
-    asyncio.run(several.start(There()))
+    await several.start(There())
     assert server.left == [(1, "is missing")] and attempt.left_out
     assert [record.node for record in attempt.lost] == ["worker1"]
 
 
-def test_a_worker_that_joins_again_goes_on_after_its_own_last_batch():
+async def test_a_worker_that_joins_again_goes_on_after_its_own_last_batch():
     several, attempt, _ = crew(set())
     logs = {"worker1": [1, 4], "worker2": [2, 11], "worker0": [0, 9]}
     attempt.lost += [PartLog(node, None, taken=taken) for node, taken in logs.items()]
     part = SimpleNamespace(take_over=AsyncMock())
-    asyncio.run(several.on_return(1, part))
+    await several.on_return(1, part)
     part.take_over.assert_awaited_once_with(None, None, 4)
 
 
-def test_a_run_without_workers_does_not_come_to_its_end():
+async def test_a_run_without_workers_does_not_come_to_its_end():
     several, _, _ = crew(set())
-    asyncio.run(several.start(There(0)))
+    await several.start(There(0))
     with pytest.raises(NodeLost, match="the last worker"):
-        asyncio.run(several.run(10))
+        await several.run(10)
 
 
 def test_what_was_undone_is_counted_when_the_next_try_ends_before_it_stands():
@@ -137,8 +134,9 @@ def test_who_has_come_back_stands_in_its_place(monkeypatch):
 def test_a_last_batch_that_is_short_costs_what_it_has():
     """A batch of a thousand samples of which the pass has eight was charged as a whole one."""
     options = {"samples": 8, "vocabulary": 40, "fields": 3, "hidden": (8,), "save": False, "gradients": False}
+    sizes = 8, 8000
     whole, short = (
-        lib.train("ctr-synthetic", "sequential", "virtual", batch_size=size, **options).trace for size in (8, 8000)
+        lib.train("ctr-synthetic", "sequential", "virtual", batch_size=size, **options).trace for size in sizes
     )
     seconds = [(trace["end"] - trace["start"])[trace["kind"] == "compute"].sum() for trace in (whole, short)]
     assert 0 < seconds[0] == pytest.approx(seconds[1])

@@ -35,9 +35,8 @@ def test_a_quantity_is_its_plain_number_to_the_last_bit(text, unit, number):
 
 @pytest.mark.parametrize("text", ["10Gb/s", "10Gbit", "fast", "10", "Gbit/s", "10 ms"])
 def test_what_is_no_quantity_of_the_unit_is_told_with_one_that_is(text):
-    with pytest.raises(
-        BadField, match=rf"bandwidth must be a number of bytes a second, such as 10Gbit/s or 25 GB/s, not '{text}'"
-    ):
+    words = rf"bandwidth must be a number of bytes a second, such as 10Gbit/s or 25 GB/s, not '{text}'"
+    with pytest.raises(BadField, match=words):
         lib.Node(bandwidth=text)
 
 
@@ -74,24 +73,24 @@ def test_a_tiny_quantity_that_says_its_unit_is_meant():
     assert run.provenance["cluster"]["worker"]["bandwidth"] == 10
 
 
+SECONDS_OR_BYTES = r"(Mean |Most |Operations per )?(seconds?|bytes) |.*bytes per second"
+
+
 def test_every_option_whose_words_are_seconds_or_bytes_has_its_unit():
     """The sentence below each field is compared with the field's type."""
     missing = []
     for kind in kinds():
         hints = get_type_hints(kind, include_extras=True)
         for name, text in field_descriptions(kind):
-            measured = re.match(
-                r"(Mean |Most |Operations per )?(seconds?|bytes) |.*bytes per second", text, re.IGNORECASE
-            )
+            measured = re.match(SECONDS_OR_BYTES, text, re.IGNORECASE)
             if measured and name in {field.name for field in fields(kind)} and not has_unit(hints[name]):
                 missing.append(f"{kind.__name__}.{name}")
     assert not missing
 
 
 def has_unit(hint):
-    return any(isinstance(each, units.Unit) for each in getattr(hint, "__metadata__", ())) or any(
-        map(has_unit, get_args(hint))
-    )
+    its_own = any(isinstance(each, units.Unit) for each in getattr(hint, "__metadata__", ()))
+    return its_own or any(map(has_unit, get_args(hint)))
 
 
 def test_a_network_is_no_model():

@@ -28,12 +28,8 @@ class Serial:
     """The same by hand: a row of `x` for each worker, whose steps are in step."""
 
     def __init__(self, workload, workers, seed=0):
-        self._model, self._workload, self._seed, self._workers = (
-            FlatModel(workload.model(seed)),
-            workload,
-            seed,
-            workers,
-        )
+        self._model, self._workers = FlatModel(workload.model(seed)), workers
+        self._workload, self._seed = workload, seed
         self.x = np.tile(self._model.vector.numpy(), (workers, 1))
 
     def gradients(self, step):
@@ -44,6 +40,18 @@ class Serial:
             batch = self._workload.batch(self._seed, step * self._workers + rank)
             rows.append(self._model.step(batch, {}).dense.numpy().copy())
         return np.stack(rows)
+
+    def train(self, *steps):
+        """Each worker by itself."""
+        for step in steps:
+            self.x -= RATE * self.gradients(step)
+
+
+def both(rule, steps, workers, seed=0, optimizer=None, **cluster):
+    """The replicas that a run ends with, the same workers by hand before their first step, and the parts."""
+    workload = bowl(steps, workers, optimizer)
+    ours, final = replicas(workload, rule, workers, seed, **cluster)
+    return ours, Serial(workload, workers, seed), final
 
 
 def same(ours, theirs):

@@ -1,6 +1,7 @@
 """Protocols that must coincide do, over sizes, seeds and speeds."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ import lib
 from lib import Node, VirtualCluster, protocols, workloads
 from lib.protocols import Pair
 from lib.store.optim import SGD, Adam
+from tests.protocols.by_hand import bowl
 from tests.toys import finals, records, rounds, serial_dense
 
 PROPERTY = settings(max_examples=15, deadline=None, derandomize=True)
@@ -19,20 +21,32 @@ def clicks(batches, **options):
     return workloads.get("ctr-synthetic", samples=8 * batches - 3, **SMALL, **options)
 
 
-def bowl(batches, optimizer):
-    return workloads.get("quadratic", dim=5, batch_size=4, samples=4 * batches, dense_optimizer=optimizer)
-
-
 def digest(workload, protocol, cluster, seed):
     return lib.train(workload, protocol, cluster, seed=seed, save=False).digest
 
 
+EQUAL = [
+    ("sync", {}, "sync", 1.5),
+    ("gba", {}, "sync", 0),
+    ("bsp", {}, "sync", 0),
+    ("hop-bw", {"spare": 0}, "sync", 0),
+    ("semi-sync", {"pull_ahead": 0}, "sync", 1.5),
+    ("gba", {"size": 1, "iota": float("inf")}, "async", 1.5),
+    ("bsp", {"size": 1}, "async", 1.5),
+    ("ringmaster", {"limit": 1000}, "async", 1.5),
+    ("admission", {"lag": 2}, "bsp", 1.5),
+]
+"""A rule, the one that it is at these options, and up to which unevenness of the workers."""
+
+
+@pytest.mark.parametrize("name, options, other, most", EQUAL)
 @PROPERTY
-@given(workers=WORKERS, seed=SEEDS, batches=BATCHES)
-def test_gba_with_equal_workers_is_sync(workers, seed, batches):
-    cluster = VirtualCluster(workers=workers)
-    expected = digest(clicks(batches), protocols.get("sync"), cluster, seed)
-    assert digest(clicks(batches), protocols.get("gba"), cluster, seed) == expected
+@given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1))
+def test_rules_that_are_another_to_the_bit(name, options, other, most, workers, seed, batches, sigma):
+    """Speeds change nothing of what Sync computes."""
+    cluster = VirtualCluster(workers=workers, slowdown=most * sigma)
+    expected = digest(clicks(batches), other, VirtualCluster(workers=workers) if other == "sync" else cluster, seed)
+    assert digest(clicks(batches), protocols.get(name, **options), cluster, seed) == expected
 
 
 def test_gba_with_equal_workers_is_sync_only_where_the_gradients_of_a_step_arrive_together():
@@ -56,37 +70,12 @@ def test_gba_with_equal_workers_is_sync_only_where_the_gradients_of_a_step_arriv
 
 
 @PROPERTY
-@given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1.5))
-def test_gba_with_a_buffer_of_one_and_no_decay_is_async(workers, seed, batches, sigma):
-    cluster = VirtualCluster(workers=workers, slowdown=sigma)
-    expected = digest(clicks(batches), protocols.get("async"), cluster, seed)
-    assert digest(clicks(batches), protocols.get("gba", size=1, iota=float("inf")), cluster, seed) == expected
-
-
-@PROPERTY
-@given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1.5))
-def test_bsp_of_one_is_async(workers, seed, batches, sigma):
-    cluster = VirtualCluster(workers=workers, slowdown=sigma)
-    expected = digest(clicks(batches), protocols.get("async"), cluster, seed)
-    assert digest(clicks(batches), protocols.get("bsp", size=1), cluster, seed) == expected
-
-
-@PROPERTY
-@given(workers=WORKERS, seed=SEEDS, batches=BATCHES)
-def test_bsp_of_equal_workers_and_backup_workers_without_spare_are_sync(workers, seed, batches):
-    cluster = VirtualCluster(workers=workers)
-    expected = digest(clicks(batches), protocols.get("sync"), cluster, seed)
-    assert digest(clicks(batches), protocols.get("bsp"), cluster, seed) == expected
-    assert digest(clicks(batches), protocols.get("hop-bw", spare=0), cluster, seed) == expected
-
-
-@PROPERTY
 @given(workers=WORKERS, seed=SEEDS, rounds=st.integers(1, 6), sigma=st.floats(0, 1))
 def test_no_staleness_is_sync_in_small_steps(workers, seed, rounds, sigma):
     """Gradients of the same parameters, applied one by one at lr / workers, are their mean applied at lr."""
     batches, cluster = rounds * workers, VirtualCluster(workers=workers, slowdown=sigma)
     ends = [
-        finals(records(bowl(batches, SGD(lr=rate)), protocols.get(name, **options), cluster, seed))
+        finals(records(bowl(batches, 1, SGD(lr=rate)), protocols.get(name, **options), cluster, seed))
         for name, rate, options in (("sync", 0.1, {}), ("hop-bs", 0.1 / workers, {"bound": 0}))
     ]
     sync, hop = (end["server0/dense"][0]["values"] for end in ends)
@@ -102,18 +91,9 @@ def test_bounded_staleness_is_bounded(workers, seed, batches, bound, sigma):
 
 
 @PROPERTY
-@given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1.5))
-def test_speeds_do_not_change_what_sync_computes(workers, seed, batches, sigma):
-    equal, unequal = VirtualCluster(workers=workers), VirtualCluster(workers=workers, slowdown=sigma)
-    assert digest(clicks(batches), protocols.get("sync"), equal, seed) == digest(
-        clicks(batches), protocols.get("sync"), unequal, seed
-    )
-
-
-@PROPERTY
 @given(workers=WORKERS, seed=SEEDS, batches=BATCHES, adam=st.booleans(), sigma=st.floats(0, 1))
 def test_sync_is_the_serial_loop_over_mean_gradients(workers, seed, batches, adam, sigma):
-    workload = bowl(batches, Adam(lr=0.05) if adam else SGD(lr=0.1))
+    workload = bowl(batches, 1, Adam(lr=0.05) if adam else SGD(lr=0.1))
     final = finals(records(workload, protocols.get("sync"), VirtualCluster(workers=workers, slowdown=sigma), seed))
     expected = serial_dense(workload, seed, rounds(batches, workers))
     np.testing.assert_allclose(final["server0/dense"][0]["values"], expected, rtol=1e-5, atol=1e-6)
@@ -130,15 +110,20 @@ def test_hybrid_that_reads_nothing_ahead_is_all_reduce_over_asynchronous_rows(wo
         assert digest(clicks(batches), hybrid, cluster, seed) == expected
 
 
+@pytest.mark.parametrize(
+    "name, options, most",
+    [("all-reduce", {}, 7), ("hybrid", {"tau": 0}, 1), ("hybrid", {"tau": 0, "counts": "all"}, 1)],
+)
 @PROPERTY
-@given(seed=SEEDS, batches=BATCHES, counts=st.sampled_from(["own", "all"]))
-def test_one_hybrid_worker_that_reads_nothing_ahead_is_sync(seed, batches, counts):
-    sync, hybrid = (
-        finals(records(clicks(batches), rule, VirtualCluster(workers=1), seed))
-        for rule in (protocols.get("sync"), protocols.get("hybrid", tau=0, counts=counts))
+@given(workers=WORKERS, seed=SEEDS, batches=BATCHES)
+def test_rules_that_are_sync_without_a_server_for_the_dense_part(name, options, most, workers, seed, batches):
+    """Of one worker where rows are asynchronous."""
+    sync, reduced = (
+        finals(records(clicks(batches), rule, VirtualCluster(workers=min(workers, most)), seed))
+        for rule in (protocols.get("sync"), protocols.get(name, **options))
     )
-    np.testing.assert_array_equal(hybrid["worker0/replica"]["values"], sync["server0/dense"][0]["values"])
-    np.testing.assert_array_equal(hybrid["server0/rows"]["feature"].values, sync["server0/rows"]["feature"].values)
+    np.testing.assert_array_equal(reduced["worker0/replica"]["values"], sync["server0/dense"][0]["values"])
+    np.testing.assert_array_equal(reduced["server0/rows"]["feature"].values, sync["server0/rows"]["feature"].values)
 
 
 @PROPERTY
@@ -174,19 +159,9 @@ def test_rows_are_as_old_as_tau_says_where_it_counts_all(workers, seed, batches,
 
 
 @PROPERTY
-@given(workers=WORKERS, seed=SEEDS, batches=BATCHES)
-def test_all_reduce_is_sync_without_a_server_for_the_dense_part(workers, seed, batches):
-    cluster = VirtualCluster(workers=workers)
-    sync = finals(records(clicks(batches), protocols.get("sync"), cluster, seed))
-    reduced = finals(records(clicks(batches), protocols.get("all-reduce"), cluster, seed))
-    np.testing.assert_array_equal(reduced["worker0/replica"]["values"], sync["server0/dense"][0]["values"])
-    np.testing.assert_array_equal(reduced["server0/rows"]["feature"].values, sync["server0/rows"]["feature"].values)
-
-
-@PROPERTY
 @given(workers=WORKERS, seed=SEEDS, steps=st.integers(1, 6), sigma=st.floats(0, 1))
 def test_ds_sync_with_one_group_and_sgd_is_sync(workers, seed, steps, sigma):
-    workload = bowl(steps * workers, SGD(lr=0.1))
+    workload = bowl(steps, workers)
     cluster = VirtualCluster(workers=workers, slowdown=sigma)
     final = finals(records(workload, protocols.get("ds-sync", size=workers), cluster, seed))
     expected = serial_dense(workload, seed, rounds(steps * workers, workers))
@@ -197,7 +172,7 @@ def test_ds_sync_with_one_group_and_sgd_is_sync(workers, seed, steps, sigma):
 @PROPERTY
 @given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1))
 def test_easgd_with_alpha_zero_is_no_synchronisation(workers, seed, batches, sigma):
-    workload = bowl(batches, Adam(lr=0.05))
+    workload = bowl(batches, 1, Adam(lr=0.05))
     parts = records(workload, protocols.get("s-easgd", alpha=0), VirtualCluster(workers=workers, slowdown=sigma), seed)
     final = finals(parts)
     np.testing.assert_array_equal(final["sync0/centre"], serial_dense(workload, seed, []))
@@ -216,13 +191,8 @@ def test_several_servers_compute_what_one_does_under_sync(workers, seed, batches
     joined = np.concatenate([many[f"server{shard}/dense"][shard]["values"] for shard in range(servers)])
     # torch's fused Adam rounds the last few elements of a vector otherwise than those that fill a SIMD register.
     np.testing.assert_allclose(joined, one["server0/dense"][0]["values"], rtol=1e-5, atol=1e-6)
-    rows = {
-        id: row
-        for shard in range(servers)
-        for id, row in zip(
-            many[f"server{shard}/rows"]["feature"].ids, many[f"server{shard}/rows"]["feature"].values, strict=True
-        )
-    }
+    parts = [many[f"server{shard}/rows"]["feature"] for shard in range(servers)]
+    rows = {id: row for part in parts for id, row in zip(part.ids, part.values, strict=True)}
     whole = one["server0/rows"]["feature"]
     np.testing.assert_allclose(np.stack([rows[id] for id in whole.ids]), whole.values, rtol=1e-4, atol=1e-6)
     assert len(rows) == len(whole)
@@ -234,10 +204,7 @@ def test_a_pair_of_one_rule_is_that_rule(workers, seed, batches, sigma):
     cluster = VirtualCluster(workers=workers, slowdown=sigma)
     alone = finals(records(clicks(batches), protocols.get("sync"), cluster, seed))
     pair = Pair(sparse=protocols.get("sync"), dense=protocols.get("sync"))
-    apart = {}
-    for part in records(clicks(batches), pair, cluster, seed):
-        for kind, value in part.final.items():
-            if value:
-                apart[f"{part.node}/{kind}"] = value
+    parts = records(clicks(batches), pair, cluster, seed)
+    apart = {f"{part.node}/{kind}": value for part in parts for kind, value in part.final.items() if value}
     np.testing.assert_array_equal(apart["server0/dense"][0]["values"], alone["server0/dense"][0]["values"])
     np.testing.assert_array_equal(apart["server0/rows"]["feature"].state, alone["server0/rows"]["feature"].state)

@@ -63,14 +63,14 @@ def noting(rule):
 
     class Noting(type(rule)):
         def on_push(self, state, push):
-            after, decisions = super().on_push(state, push)
-            noted.extend(each for each in decisions if hasattr(each, "weights"))
-            return after, decisions
+            return self._noted(super().on_push(state, push))
 
         def on_leave(self, state, worker):
-            after, decisions = super().on_leave(state, worker)
-            noted.extend(each for each in decisions if hasattr(each, "weights"))
-            return after, decisions
+            return self._noted(super().on_leave(state, worker))
+
+        def _noted(self, result):
+            noted.extend(each for each in result[1] if hasattr(each, "weights"))
+            return result
 
     return Noting(**{each.name: getattr(rule, each.name) for each in fields(rule)}), noted
 
@@ -80,11 +80,8 @@ def trained(rule, workload, workers, seed):
     cluster = VirtualCluster(workers=workers, slowdown=1.0, server=Node(cores=8))
     final = finals(records(workload, noted_rule, cluster, seed))
     rows = final["server0/rows"]["letter"]
-    return (
-        final["server0/dense"][0]["values"].item(),
-        dict(zip(rows.ids.tolist(), rows.values[:, 0], strict=True)),
-        noted,
-    )
+    found = dict(zip(rows.ids.tolist(), rows.values[:, 0], strict=True))
+    return final["server0/dense"][0]["values"].item(), found, noted
 
 
 def algorithm_2(workload: Forces, noted, iota: float) -> tuple[float, Mapping[int, float], Counter]:
@@ -135,9 +132,8 @@ def test_gba_s_weighted_sum_may_be_made_in_advance(pushes, size, iota):
     rule = GBA(iota=iota, size=size)
     state, gradients, in_advance = rule.init(6), {}, np.zeros(1, np.float32)
     for place, (token, gradient) in enumerate(pushes):
-        push = Push(
-            worker=place % 6, token=token, batch=place * 37 % 61
-        )  # batches arrive in another order than their own
+        batch = place * 37 % 61  # batches arrive in another order than their own
+        push = Push(worker=place % 6, token=token, batch=batch)
         gradients[push.batch] = np.array([gradient], np.float32)
         in_advance += rule._keeps(token, state.step) * gradients[push.batch]
         state, decisions = rule.on_push(state, push)
@@ -209,9 +205,8 @@ def test_easgd_is_its_two_interpolations_in_the_order_in_which_they_happened(nam
     rule = protocols.get(name, alpha=alpha, sync_servers=2, answer=answer, worker_threads=threads)
     # An answer takes longer than a step, so that steps are made meanwhile.
     distant = {f"sync{number}": Node(latency=2e-3) for number in range(2)}
-    parts = records(
-        Forces(samples=240), rule, VirtualCluster(workers=3, slowdown=0.8, worker=ROOMY, nodes=distant), seed=4
-    )
+    cluster = VirtualCluster(workers=3, slowdown=0.8, worker=ROOMY, nodes=distant)
+    parts = records(Forces(samples=240), rule, cluster, seed=4)
     replicas, centre, sent, answers, meanwhile, merges = defaultdict(float), 0.0, {}, {}, 0, 0
     for _, what, node, said in happened(parts):
         if what == "step":

@@ -1,5 +1,7 @@
 """Outer steps beside training, in pairs and at a centre, and means of the optimiser's state: each is its paper's recursion."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,7 @@ from lib.protocols.mixing import Centre, Loop, Mean
 from lib.protocols.streaming import EagerDiLoCo, StreamingDiLoCo
 from lib.store.optim import SGD, Adam, DelayedNesterov, Momentum
 from tests.drivers.composing import rule
-from tests.protocols.by_hand import RATE, SLOW, Serial, bowl, replicas, same
+from tests.protocols.by_hand import RATE, SLOW, both, bowl, replicas, same
 from tests.toys import finals, records
 
 PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
@@ -42,12 +44,11 @@ def nesterov(outer, velocity, gradient, rate=0.7, momentum=0.9):
 def test_streaming_diloco_is_its_recursion_at_any_speeds(workers, steps, fragments, overlap, alpha, sigma):
     """A fragment is sent every H / P steps and merged `overlap` steps later, or when the next one is due, or at the end."""
     rule = StreamingDiLoCo(every=4, fragments=fragments, overlap=overlap, alpha=alpha)
-    ours, _ = replicas(workload := bowl(steps, workers), rule, workers, slowdown=sigma)
-    serial = Serial(workload, workers)
+    ours, serial, _ = both(rule, steps, workers, slowdown=sigma)
     outer, velocity = serial.x[0].copy(), np.zeros(5)
     sent, rounds, gap = None, 0, -(-4 // fragments)
     for step in range(1, steps + 1):
-        serial.x -= RATE * serial.gradients(step - 1)
+        serial.train(step - 1)
         due = step % gap == 0
         for now in (False, True):  # what travels is merged, then the next is sent; without overlap it is merged at once
             if now and due:
@@ -66,10 +67,8 @@ def test_one_fragment_that_all_wait_for_is_diloco(workers, steps, seed):
     streaming = StreamingDiLoCo(every=4, fragments=1, overlap=0, alpha=0.0)
     ours, plain = (replicas(bowl(steps, workers), each, workers, seed)[0] for each in (streaming, DiLoCo(every=4)))
     assert ours.tobytes() == plain.tobytes()
-    alone, _ = replicas(bowl(steps, workers), StreamingDiLoCo(alpha=1.0), workers, seed)
-    serial = Serial(bowl(steps, workers), workers, seed)
-    for step in range(steps):
-        serial.x -= RATE * serial.gradients(step)
+    alone, serial, _ = both(StreamingDiLoCo(alpha=1.0), steps, workers, seed)
+    serial.train(*range(steps))
     same(alone, serial.x)
 
 
@@ -109,13 +108,11 @@ def test_what_travels_is_a_mean_of_scheduled_groups(values):
 @PROPERTY
 @given(workers=st.integers(1, 4), phases=st.integers(2, 5), every=st.integers(1, 3), sigma=st.floats(0, 1))
 def test_eager_updates_take_the_own_share_at_once_and_the_others_a_phase_late(workers, phases, every, sigma):
-    ours, _ = replicas(workload := bowl(phases * every, workers), EagerDiLoCo(every=every), workers, slowdown=sigma)
-    serial = Serial(workload, workers)
+    ours, serial, _ = both(EagerDiLoCo(every=every), phases * every, workers, slowdown=sigma)
     outer, velocity = serial.x.copy(), np.zeros((workers, 5))
     begun, last = serial.x.copy(), None  # where the phase began, and each worker's outer gradient of the phase before
     for phase in range(phases):
-        for step in range(phase * every, (phase + 1) * every):
-            serial.x -= RATE * serial.gradients(step)
+        serial.train(*range(phase * every, (phase + 1) * every))
         own = begun - serial.x
         if phase == 0:  # there is nothing of the others yet: all of the first phase comes with the first mean
             begun, last = serial.x.copy(), own
@@ -130,12 +127,10 @@ def test_eager_updates_take_the_own_share_at_once_and_the_others_a_phase_late(wo
 
 
 def test_eager_updates_of_one_worker_are_diloco_a_phase_late():
-    ours, _ = replicas(workload := bowl(12, 1), EagerDiLoCo(every=3), 1)
-    serial = Serial(workload, 1)
+    ours, serial, _ = both(EagerDiLoCo(every=3), 12, 1)
     outer, velocity, steps = serial.x[0].copy(), np.zeros(5), iter(range(12))
     for phase in (6, 3, 3, 0):
-        for _ in range(phase):
-            serial.x -= RATE * serial.gradients(next(steps))
+        serial.train(*islice(steps, phase))
         outer, velocity = nesterov(outer, velocity, outer - serial.x[0])
         serial.x[0] = outer
     same(ours, serial.x)
@@ -161,12 +156,10 @@ def test_a_pause_merges_what_travels_and_a_worker_s_death_holds_nobody(name):
 @given(workers=st.integers(1, 6), rounds=st.integers(1, 4), seed=st.integers(0, 9), pull=st.floats(0, 1))
 def test_noloco_is_its_outer_step_of_pairs(workers, rounds, seed, pull):
     rule = NoLoCo(every=2, pull=pull)
-    ours, _ = replicas(workload := bowl(2 * rounds, workers), rule, workers, seed)
-    serial = Serial(workload, workers, seed)
+    ours, serial, _ = both(rule, 2 * rounds, workers, seed)
     outer, velocity = serial.x.copy(), np.zeros((workers, 5))
     for round in range(rounds):
-        for step in (2 * round, 2 * round + 1):
-            serial.x -= RATE * serial.gradients(step)
+        serial.train(2 * round, 2 * round + 1)
         for pair in map(list, rule.groups(round, workers)):
             gradient, mean = (outer[pair] - serial.x[pair]).mean(0), outer[pair].mean(0)
             velocity[pair] = 0.5 * velocity[pair] - 0.7 * gradient - pull * (outer[pair] - mean)
@@ -199,10 +192,7 @@ def test_noloco_sends_two_vectors_a_round_and_no_more():
 @given(workers=st.integers(1, 4), steps=st.integers(2, 9), first=st.integers(1, 3), second=st.integers(1, 3))
 def test_des_loc_averages_each_moment_in_rounds_of_its_own(workers, steps, first, second):
     """Torch's Adam makes the local steps."""
-    ours, _ = replicas(
-        workload := bowl(steps, workers, Adam(lr=0.05)), DESLOC(every=2, first=first, second=second), workers
-    )
-    serial = Serial(workload, workers)
+    ours, serial, _ = both(DESLOC(every=2, first=first, second=second), steps, workers, optimizer=Adam(lr=0.05))
     rows = [torch.nn.Parameter(torch.tensor(row)) for row in serial.x]
     adams = [torch.optim.Adam([row], lr=0.05) for row in rows]
     for step in range(1, steps + 1):
@@ -225,19 +215,17 @@ def test_des_loc_averages_each_moment_in_rounds_of_its_own(workers, steps, first
 
 def test_des_loc_sends_moments_only_in_their_rounds():
     """Twelve rounds of two workers with Adam: four of the first moment and two of the second."""
-    summary = lib.train(bowl(12, 2, Adam(lr=0.05)), DESLOC(every=1), VirtualCluster(workers=2), save=False).summary
+    workload = bowl(12, 2, Adam(lr=0.05))
+    summary = lib.train(workload, DESLOC(every=1), VirtualCluster(workers=2), save=False).summary
     assert summary["bytes_by_kind"] == {"mix dense": 2 * (12 + 4 + 2) * 5 * 4}
-    timed = lib.train(
-        bowl(12, 2, Adam(lr=0.05)), DESLOC(every=1), VirtualCluster(workers=2), gradients=False, save=False
-    )
+    timed = lib.train(workload, DESLOC(every=1), VirtualCluster(workers=2), gradients=False, save=False)
     assert timed.summary["bytes_by_kind"] == summary["bytes_by_kind"]
 
 
 def test_des_loc_without_moments_is_local_sgd_and_with_momentum_is_not():
     for optimizer, equal in ((SGD(lr=RATE), True), (Momentum(lr=RATE), False)):
-        ours, plain = (
-            replicas(bowl(8, 3, optimizer), each, 3)[0] for each in (DESLOC(every=2, first=1), LocalSGD(every=2))
-        )
+        rules = DESLOC(every=2, first=1), LocalSGD(every=2)
+        ours, plain = (replicas(bowl(8, 3, optimizer), each, 3)[0] for each in rules)
         assert (ours.tobytes() == plain.tobytes()) == equal
 
 
@@ -286,13 +274,11 @@ def test_delayed_nesterov_is_the_paper_s_update_and_torch_s_at_every_step(every,
 @given(workers=st.integers(1, 4), rounds=st.integers(1, 5), delay=st.integers(1, 3), servers=st.integers(1, 2))
 def test_async_local_sgd_among_equals(workers, rounds, delay, servers):
     """Workers come to the centre in the order of their ranks."""
-    rule = AsyncLocalSGD(every=2, delay=delay, sync_servers=servers)
-    ours, final = replicas(workload := bowl(2 * rounds, workers), rule, workers)
-    serial = Serial(workload, workers)
+    ours, serial, final = both(AsyncLocalSGD(every=2, delay=delay, sync_servers=servers), 2 * rounds, workers)
     fetched, centre, optimizer = serial.x.copy(), torch.tensor(serial.x[0]), DelayedNesterov(lr=0.7, every=delay)
     state = optimizer.initial_dense_state(centre)
     for step in range(1, 2 * rounds + 1):
-        serial.x -= RATE * serial.gradients(step - 1)
+        serial.train(step - 1)
         for rank, row in enumerate(serial.x) if step % 2 == 0 else ():
             optimizer.step(centre, state, torch.from_numpy(fetched[rank] - row))
             row[:] = fetched[rank] = centre.numpy()

@@ -3,7 +3,9 @@
 import ast
 import inspect
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,13 +16,16 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, RayCluster, VirtualCluster, workloads
 from lib.errors import BadOption
+from lib.protocols.baselines import Async
 from lib.protocols.decentralised import ADPSGD, DPSGD
 from lib.protocols.easgd import EASGD, Downpour
 from lib.protocols.local_sgd import DiLoCo, DynamicAveraging, LocalSGD, PostLocalSGD, SlowMo
+from lib.protocols.mixing import Background, Mean
 from lib.protocols.sparta import SPARTA
 from lib.store.optim import Adagrad, Adam, Momentum
-from tests.protocols.by_hand import RATE, SLOW, Serial, bowl, replicas, same
-from tests.toys import FIELD, Letters, finals, records
+from tests.drivers.composing import rule as composed
+from tests.protocols.by_hand import RATE, SLOW, Serial, both, bowl, replicas, same
+from tests.toys import FIELD, Climb, Letters, finals, records
 
 PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
 EVERY = pytest.mark.parametrize("kind", FIELD)
@@ -47,26 +52,16 @@ def test_needs_nothing_but_the_contract():
 # Equal to their papers' recursions
 
 
+@pytest.mark.parametrize("kind", [LocalSGD, PostLocalSGD])
 @PROPERTY
-@given(workers=st.integers(1, 5), seed=st.integers(0, 9), steps=st.integers(4, 11), every=st.integers(1, 4))
-def test_local_sgd(workers, seed, steps, every):
-    ours, _ = replicas(workload := bowl(steps, workers), LocalSGD(every=every), workers, seed)
-    serial = Serial(workload, workers, seed)
-    for step in range(steps):
-        serial.x -= RATE * serial.gradients(step)
-        if (step + 1) % every == 0:
-            serial.x[:] = serial.x.mean(0)
-    same(ours, serial.x)
-
-
-@PROPERTY
-@given(workers=st.integers(1, 4), steps=st.integers(4, 11), every=st.integers(1, 3), until=st.integers(0, 4))
-def test_post_local_sgd(workers, steps, every, until):
-    ours, _ = replicas(workload := bowl(steps, workers), PostLocalSGD(every=every, until=until), workers)
-    serial = Serial(workload, workers)
+@given(workers=st.integers(1, 5), steps=st.integers(4, 11), every=st.integers(1, 4), until=st.integers(0, 4))
+def test_local_sgd_from_the_start_or_later(kind, workers, steps, every, until):
+    options = {"until": until} if kind is PostLocalSGD else {}
+    ours, serial, _ = both(kind(every=every, **options), steps, workers, seed=steps)
     for step in range(1, steps + 1):
-        serial.x -= RATE * serial.gradients(step - 1)
-        if step <= until or (step - until) % every == 0:
+        serial.train(step - 1)
+        begun = step - options.get("until", 0)
+        if begun <= 0 or begun % every == 0:
             serial.x[:] = serial.x.mean(0)
     same(ours, serial.x)
 
@@ -80,7 +75,7 @@ def test_dynamic_averaging(workers, steps, every, distance):
     serial, mixes = Serial(workload, workers), 0
     last = serial.x[0].copy()
     for step in range(1, steps + 1):
-        serial.x -= RATE * serial.gradients(step - 1)
+        serial.train(step - 1)
         if step % every == 0 and np.linalg.norm(serial.x - last, axis=1).max() > distance:
             serial.x[:] = last = serial.x.mean(0)
             mixes += 1
@@ -106,31 +101,22 @@ def test_a_worker_that_has_not_moved_meets_nobody(kind):
 
 
 def test_apart_is_asked_where_it_can_be_answered():
-    with pytest.raises(
-        BadOption, match=r"local-sgd: should_mix\(moved\) is asked once a worker is ready: with Mean\(ahead=False"
-    ):
-        type("Mine", (LocalSGD,), {"should_mix": lambda self, moved: True})()
-    with pytest.raises(
-        BadOption, match=r"easgd: should_mix\(moved=.*\) must say whether to mix, True or False; it gave None"
-    ):
-        lib.train(
-            bowl(4, 2),
-            type("Mine", (EASGD,), {"should_mix": lambda self, moved: None})(),
-            VirtualCluster(workers=2),
-            save=False,
-        )
+    def mine(kind, answer):
+        return type("Mine", (kind,), {"should_mix": lambda self, moved: answer})()
+
+    with pytest.raises(BadOption, match=r"local-sgd: should_mix\(moved\) is asked once a worker is ready: with Mean\("):
+        mine(LocalSGD, True)
+    with pytest.raises(BadOption, match=r"easgd: should_mix\(moved=.*\) must say whether to mix, True or .* gave None"):
+        lib.train(bowl(4, 2), mine(EASGD, None), VirtualCluster(workers=2), save=False)
 
 
 @PROPERTY
 @given(workers=st.integers(1, 4), rounds=st.integers(1, 4), beta=st.floats(0, 0.9), alpha=st.floats(0.5, 1.5))
 def test_slowmo(workers, rounds, beta, alpha):
-    workload, rule = bowl(3 * rounds, workers), SlowMo(every=3, beta=beta, alpha=alpha, rate=RATE)
-    ours, _ = replicas(workload, rule, workers)
-    serial = Serial(workload, workers)
+    ours, serial, _ = both(SlowMo(every=3, beta=beta, alpha=alpha, rate=RATE), 3 * rounds, workers)
     outer, momentum = serial.x[0].copy(), np.zeros_like(serial.x[0])
     for round in range(rounds):
-        for step in range(3 * round, 3 * round + 3):
-            serial.x -= RATE * serial.gradients(step)
+        serial.train(*range(3 * round, 3 * round + 3))
         momentum = beta * momentum + (outer - serial.x.mean(0)) / RATE
         outer = outer - alpha * RATE * momentum
         serial.x[:] = outer
@@ -151,12 +137,11 @@ def test_slowmo_without_momentum_is_local_sgd_and_its_model_is_the_outer_copy():
 @PROPERTY
 @given(workers=st.integers(1, 6), seed=st.integers(0, 9), steps=st.integers(1, 8), sigma=st.floats(0, 1))
 def test_d_psgd_is_its_matrix_recursion_at_any_speeds(workers, seed, steps, sigma):
-    ours, _ = replicas(workload := bowl(steps, workers), DPSGD(), workers, seed, slowdown=sigma)
+    ours, serial, _ = both(DPSGD(), steps, workers, seed, slowdown=sigma)
     matrix = np.zeros((workers, workers))
     for rank in range(workers):
         for other in (rank - 1, rank, rank + 1):
             matrix[rank, other % workers] += 1 / 3
-    serial = Serial(workload, workers, seed)
     for step in range(steps):
         serial.x = (matrix @ serial.x - RATE * serial.gradients(step)).astype(np.float32)
     same(ours, serial.x)
@@ -189,8 +174,7 @@ def test_d_psgd_sends_two_vectors_a_step_and_waits_for_neighbours_alone():
 def test_ad_psgd_among_equals(pairs, steps, seed):
     """Every step is a matching: both sides take their mean, and add the gradients of what they were before."""
     workers = 2 * pairs
-    ours, _ = replicas(workload := bowl(steps, workers), ADPSGD(), workers, seed)
-    serial = Serial(workload, workers, seed)
+    ours, serial, _ = both(ADPSGD(), steps, workers, seed)
     for step in range(steps):
         gradients, mixed = serial.gradients(step), serial.x.copy()
         for active in range(0, workers, 2):
@@ -210,12 +194,10 @@ def test_ad_psgd_loses_nothing_at_any_speeds(cluster):
 @PROPERTY
 @given(workers=st.integers(1, 4), steps=st.integers(2, 9), every=st.integers(1, 2), servers=st.integers(1, 3))
 def test_easgd_in_the_loop(workers, steps, every, servers):
-    rule = EASGD(every=every, alpha=0.25, sync_servers=servers)
-    ours, final = replicas(workload := bowl(steps, workers), rule, workers)
-    serial = Serial(workload, workers)
+    ours, serial, final = both(EASGD(every=every, alpha=0.25, sync_servers=servers), steps, workers)
     centre = serial.x[0].copy()
     for step in range(1, steps + 1):
-        serial.x -= RATE * serial.gradients(step - 1)
+        serial.train(step - 1)
         for row in serial.x if step % every == 0 else ():
             force = 0.25 * (row - centre)
             centre, row[:] = centre + force, row - force
@@ -226,14 +208,11 @@ def test_easgd_in_the_loop(workers, steps, every, servers):
 @PROPERTY
 @given(workers=st.integers(1, 4), rounds=st.integers(1, 4), momentum=st.floats(0, 0.9), rate=st.floats(0.3, 1.0))
 def test_diloco_is_torch_s_nesterov_step_on_the_outer_gradient(workers, rounds, momentum, rate):
-    workload, rule = bowl(3 * rounds, workers), DiLoCo(every=3, momentum=momentum, rate=rate)
-    ours, _ = replicas(workload, rule, workers)
-    serial = Serial(workload, workers)
+    ours, serial, _ = both(DiLoCo(every=3, momentum=momentum, rate=rate), 3 * rounds, workers)
     outer = torch.nn.Parameter(torch.tensor(serial.x[0]))
     nesterov = torch.optim.SGD([outer], lr=rate, momentum=momentum, nesterov=momentum > 0)
     for round in range(rounds):
-        for step in range(3 * round, 3 * round + 3):
-            serial.x -= RATE * serial.gradients(step)
+        serial.train(*range(3 * round, 3 * round + 3))
         outer.grad = outer.detach() - torch.tensor(serial.x.mean(0))
         nesterov.step()
         serial.x[:] = outer.detach().numpy()
@@ -244,10 +223,9 @@ def test_diloco_is_torch_s_nesterov_step_on_the_outer_gradient(workers, rounds, 
 @given(workers=st.integers(1, 4), steps=st.integers(1, 8), share=st.sampled_from([0.0, 0.3, 1.0]))
 def test_sparta_averages_what_its_round_chooses(workers, steps, share):
     rule = SPARTA(share=share)
-    ours, _ = replicas(workload := bowl(steps, workers), rule, workers)
-    serial = Serial(workload, workers)
+    ours, serial, _ = both(rule, steps, workers)
     for step in range(steps):
-        serial.x -= RATE * serial.gradients(step)
+        serial.train(step)
         chosen = rule._chosen(5, step)
         serial.x[:, chosen] = serial.x[:, chosen].mean(0)
     same(ours, serial.x)
@@ -260,20 +238,35 @@ def test_sparta_chooses_its_share_and_others_each_round():
     assert times.sum() == pytest.approx(10_000, rel=0.03) and times.max() < 26 and (times == 0).sum() <= 1
 
 
+NESTEROV = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+
+
+@pytest.mark.parametrize(
+    "optimizer, kind, options",
+    [
+        (None, torch.optim.SGD, {"lr": 1.0}),
+        (Momentum(**NESTEROV), torch.optim.SGD, NESTEROV),
+        (Adagrad(lr=0.05), torch.optim.Adagrad, {"lr": 0.05}),
+        (Adam(lr=0.05), torch.optim.Adam, {"lr": 0.05}),
+    ],
+)
 @PROPERTY
 @given(workers=st.integers(1, 4), steps=st.integers(2, 9), every=st.integers(1, 2), servers=st.integers(1, 3))
-def test_downpour_adds_up_what_each_worker_has_moved(workers, steps, every, servers):
-    rule = Downpour(every=every, sync_servers=servers)
-    ours, final = replicas(workload := bowl(steps, workers), rule, workers)
-    serial = Serial(workload, workers)
-    centre, fetched = serial.x[0].copy(), serial.x.copy()
+def test_downpour_steps_its_centre_by_what_each_worker_has_moved(
+    optimizer, kind, options, workers, steps, every, servers
+):
+    """As torch's class does, one worker after another; without an optimiser what they moved is added."""
+    ours, serial, final = both(Downpour(every=every, sync_servers=servers, optimizer=optimizer), steps, workers)
+    fetched, centre = serial.x.copy(), torch.nn.Parameter(torch.from_numpy(serial.x[0].copy()))
+    outer = kind([centre], **options)
     for step in range(1, steps + 1):
-        serial.x -= RATE * serial.gradients(step - 1)
+        serial.train(step - 1)
         for rank, row in enumerate(serial.x) if step % every == 0 else ():
-            centre = centre + (row - fetched[rank])
-            row[:] = fetched[rank] = centre
+            centre.grad = torch.from_numpy(fetched[rank] - row)
+            outer.step()
+            row[:] = fetched[rank] = centre.detach().numpy()
     same(ours, serial.x)
-    same(np.concatenate([final[f"sync{server}/centre"] for server in range(servers)]), centre)
+    same(np.concatenate([final[f"sync{server}/centre"] for server in range(servers)]), centre.detach().numpy())
 
 
 def test_a_worker_that_joins_downpour_again_pushes_nothing_of_the_replica_that_it_was_given():
@@ -284,38 +277,75 @@ def test_a_worker_that_joins_downpour_again_pushes_nothing_of_the_replica_that_i
     assert (rule.send(memory, mine + 1, 0) == -1).all()
 
 
-@pytest.mark.parametrize("optimizer", [Momentum(lr=0.7, momentum=0.9, nesterov=True), Adagrad(lr=0.05), Adam(lr=0.05)])
-def test_a_centre_has_an_optimiser_of_its_own(optimizer, workers=3, steps=8):
-    """Torch's class steps the centre by what each worker has moved, one after another."""
-    rule = Downpour(every=2, sync_servers=2, optimizer=optimizer)
-    ours, final = replicas(workload := bowl(steps, workers), rule, workers)
-    serial = Serial(workload, workers)
-    fetched, centre = serial.x.copy(), torch.nn.Parameter(torch.from_numpy(serial.x[0].copy()))
-    kinds = {Momentum: torch.optim.SGD, Adagrad: torch.optim.Adagrad, Adam: torch.optim.Adam}
-    options = {"momentum": 0.9, "nesterov": True} if isinstance(optimizer, Momentum) else {}
-    outer = kinds[type(optimizer)]([centre], lr=optimizer.lr, **options)
-    for step in range(1, steps + 1):
-        serial.x -= RATE * serial.gradients(step - 1)
-        for rank, row in enumerate(serial.x) if step % 2 == 0 else ():
-            centre.grad = torch.from_numpy(fetched[rank] - row)
-            outer.step()
-            row[:] = fetched[rank] = centre.detach().numpy()
-    same(ours, serial.x)
-    same(np.concatenate([final[f"sync{server}/centre"] for server in range(2)]), centre.detach().numpy())
-
-
 def test_a_centre_s_optimiser_is_one():
-    for wrong, words in (
-        (0.1, "downpour: optimizer must be"),
-        ({"name": "lion"}, "downpour: optimizer.name: no optimiser"),
-    ):
-        with pytest.raises(BadOption, match=words):
-            lib.train(bowl(4, 2), Downpour(optimizer=wrong), VirtualCluster(workers=2), save=False)
-    named, made = (
-        lib.train(bowl(4, 2), Downpour(optimizer=each), VirtualCluster(workers=2), save=False)
-        for each in ({"name": "adagrad", "lr": 0.1}, Adagrad(lr=0.1))
-    )
-    assert named.digest == made.digest
+    def trained(optimizer):
+        return lib.train(bowl(4, 2), Downpour(optimizer=optimizer), VirtualCluster(workers=2), save=False)
+
+    with pytest.raises(BadOption, match="downpour: optimizer must be"):
+        trained(0.1)
+    with pytest.raises(BadOption, match=r"downpour: optimizer\.name: no optimiser"):
+        trained({"name": "lion"})
+    assert trained({"name": "adagrad", "lr": 0.1}).digest == trained(Adagrad(lr=0.1)).digest
+
+
+# A shadow that averages one part of the parameters after another, as a user would compose it
+
+
+def part_of(size, round, parts):
+    return slice(size * (round % parts) // parts, size * (round % parts + 1) // parts)
+
+
+def in_parts(parts):
+    def send(self, memory, mine, round):
+        return mine[part_of(mine.size, round, parts)]
+
+    def merge(self, memory, mine, mix):
+        moved = mine.copy()
+        moved[part_of(mine.size, mix.round, parts)] += 0.5 * (mix.theirs - mix.sent)
+        return memory, moved
+
+    return composed(exchange=Mean(ahead=False), when=Background(), data="queue", rows=Async(), send=send, merge=merge)
+
+
+def test_a_shadow_of_parts_is_its_recursion(workers=3, steps=9):
+    """Steps that last longer than messages: a mix falls into the next step, whose gradient is that of before."""
+    ours, serial, _ = both(in_parts(2), steps, workers)
+    for round in range(-1, steps):
+        gradients = serial.gradients(round + 1)
+        if round >= 0:
+            part = serial.x[:, part_of(serial.x.shape[1], round, 2)]
+            part += 0.5 * (part.mean(0) - part)
+        if round + 1 < steps:
+            serial.x -= RATE * gradients
+    same(ours, serial.x)
+
+
+class Seven(Climb):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(7))
+
+    def forward(self, batch, rows):
+        return rows["letter"].sum() + self.w.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SevenLetters(Letters):
+    name: ClassVar = "seven-letters"
+
+    def model(self, seed):
+        return Seven()
+
+
+@pytest.mark.parametrize("cluster", [VirtualCluster(workers=3, slowdown=1.0), LocalCluster(workers=3)])
+def test_a_shadow_of_parts_loses_no_step_at_any_speeds(cluster):
+    """Every step adds 1 to each of seven numbers, and a mix moves what it takes: the sums of all replicas count the steps."""
+    parts = records(SevenLetters(samples=60), in_parts(3), cluster)
+    final = finals(parts)
+    assert sum(final[f"worker{rank}/replica"]["values"] for rank in range(3)) == pytest.approx(np.full(7, 60), abs=1e-3)
+    mixed = sum(part.bytes["mix dense"] for part in parts)
+    mixes = sum(len(part.steps_between_mixes) for part in parts)
+    assert mixes > 0 and 2 * 4 * mixes <= mixed <= 3 * 4 * mixes  # two or three of the seven numbers each time
 
 
 @pytest.mark.nightly

@@ -14,19 +14,15 @@ from lib.errors import BadOption
 from lib.protocols.hop import SSP, HopBS
 from lib.store.optim import SGD
 from lib.tasks.flat_model import FlatModel
+from tests.protocols.by_hand import RATE, bowl
 from tests.protocols.test_oracles import noting
 from tests.toys import finals, records
 from tests.training.stopping import assert_same
 
 PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
-RATE = 0.1
 SMALL = {"batch_size": 16, "vocabulary": 50, "fields": 3, "dim": 2, "hidden": (4,), "evaluation_samples": 50}
 CLICKS = workloads.get("ctr-synthetic", samples=16 * 60, **SMALL)
 PLAIN = {"row_optimizer": SGD(lr=RATE), "dense_optimizer": SGD(lr=RATE)}
-
-
-def bowl(batches):
-    return workloads.get("quadratic", dim=5, batch_size=4, samples=4 * batches, dense_optimizer=SGD(lr=RATE))
 
 
 def replayed(workload, seed, noted):
@@ -54,7 +50,7 @@ def replayed(workload, seed, noted):
 @given(workers=st.integers(1, 5), seed=st.integers(0, 9), bound=st.integers(0, 3), sigma=st.floats(0, 1.5))
 def test_ssp_is_its_straight_loop_and_sees_what_it_must(workers, seed, bound, sigma):
     """Where each gradient was computed is the loop's own reckoning; float32 on both sides."""
-    workload, (rule, noted) = bowl(9 * workers), noting(SSP(bound=bound))
+    workload, (rule, noted) = bowl(9, workers), noting(SSP(bound=bound))
     final = finals(records(workload, rule, VirtualCluster(workers=workers, slowdown=sigma), seed))
     expected, seen = replayed(workload, seed, noted)
     np.testing.assert_allclose(final["server0/dense"][0]["values"], expected, rtol=1e-6, atol=1e-6)
@@ -72,7 +68,7 @@ def test_ssp_is_its_straight_loop_and_sees_what_it_must(workers, seed, bound, si
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_read_anew_has_the_workers_own_gradients_though_messages_are_late(seed):
     mishaps = Mishaps(late=0.5, delay=20e-3)
-    workload, (rule, noted) = bowl(36), noting(SSP(bound=1))
+    workload, (rule, noted) = bowl(12, 3), noting(SSP(bound=1))
     parts = records(workload, rule, VirtualCluster(workers=3, mishaps=mishaps), seed)
     assert sum(len(part.used) for part in parts) == 36
     by, first = [], {}

@@ -60,16 +60,13 @@ def test_one_worker_is_sync_and_rows_travel_only_in_their_rounds():
     workload = clicks(24)
     alone = finals(records(workload, get("2d-sparse"), VirtualCluster(workers=1)))
     sync = finals(records(workload, get("sync"), VirtualCluster(workers=1)))
-    np.testing.assert_array_equal(
-        alone["worker0/replica rows"]["feature"].values, sync["server0/rows"]["feature"].values
-    )
-    sent = {
-        every: lib.train(workload, get("2d-sparse", every=every), VirtualCluster(workers=3), save=False).summary
-        for every in (1, 4, 9)
-    }
-    rows = {every: summary["bytes_by_kind"].get("mix rows", 0) for every, summary in sent.items()}
-    assert rows[1] > 2.5 * rows[4] > 0 == rows[9]
-    assert len({summary["bytes_by_kind"]["mix gradients"] for summary in sent.values()}) == 1
+    ours, theirs = (end["feature"].values for end in (alone["worker0/replica rows"], sync["server0/rows"]))
+    np.testing.assert_array_equal(ours, theirs)
+    rules = [get("2d-sparse", every=every) for every in (1, 4, 9)]
+    runs = [lib.train(workload, rule, VirtualCluster(workers=3), save=False) for rule in rules]
+    sent = [run.summary["bytes_by_kind"] for run in runs]
+    one, four, nine = (kinds.get("mix rows", 0) for kinds in sent)
+    assert one > 2.5 * four > 0 == nine and len({kinds["mix gradients"] for kinds in sent}) == 1
 
 
 def test_scaled_adagrad_divides_the_sum_under_the_root():

@@ -15,6 +15,8 @@ from lib.protocols import Pair, get
 from lib.results.outcome import _loss_metrics, _mean_within, staleness_statistics
 from lib.results.run import Run
 from lib.store import checkpoint, sealed
+from lib.tasks.flat_model import FlatModel
+from lib.tasks.quadratic import QuadraticBowl
 from tests.test_bad_input import broken
 from tests.toys import clicks
 
@@ -103,10 +105,8 @@ def test_a_run_is_shown_in_a_line_and_as_a_card_and_knows_its_folder(reports):
     made = lib.train(CLICKS, "gba", VirtualCluster(workers=2))
     found = lib.train(CLICKS, "gba", VirtualCluster(workers=2))
     assert made.folder == found.folder and found.folder.is_dir() and found.folder.parent.name == "runs"
-    assert repr(found) == repr(made) and repr(found).startswith(
-        f"<Run of {CLICKS.name} gba virtual: auc {found.summary['auc']:.4g}, "
-    )
-    assert f"samples {16 * 21}, seed 0>" in repr(found) and len(repr(found)) < 200
+    shown = f"<Run of {CLICKS.name} gba virtual: auc {found.summary['auc']:.4g}, "
+    assert repr(found) == repr(made) and repr(found).startswith(shown) and len(repr(found)) < 200
     card = found._repr_html_()
     assert str(found.folder) in card and "virtual seconds" in card
     assert lib.train(CLICKS, "gba", VirtualCluster(workers=2), save=False).folder is None
@@ -119,33 +119,43 @@ def test_each_gradient_has_one_staleness_however_many_servers_there_are(protocol
     assert sum(summary.get("data_staleness", summary["staleness"]).values()) == summary["applied"] + summary["decayed"]
 
 
-def test_bytes_are_those_of_all_stages(reports):
-    first, *more = (lib.Phase(protocol=get(name), steps=steps) for name, steps in (("gba", 4), ("s-easgd", None)))
-    run = lib.train(CLICKS, lib.Schedule(phases=(first, *more)), VirtualCluster(workers=2), save=False)
-    stages = run.summary["stages"]
-    assert len(stages) == 2 and min(stage["bytes"] for stage in stages) > 0
-    assert run.summary["bytes"] == sum(stage["bytes"] for stage in stages) == sum(run.summary["bytes_by_kind"].values())
-    assert run.summary["samples"] == sum(stage["samples"] for stage in stages) == CLICKS.samples
+def test_bytes_losses_and_staleness_are_those_of_all_stages():
+    phases = [lib.Phase(protocol=name, steps=steps) for name, steps in (("gba", 3), ("async", 6), ("s-easgd", None))]
+    run = lib.train(CLICKS, lib.Schedule(phases=phases), VirtualCluster(workers=3, slowdown=0.5), save=False).summary
+    stages = run["stages"]
+    assert len(stages) == 3 and min(stage["bytes"] for stage in stages) > 0
+    assert run["bytes"] == sum(stage["bytes"] for stage in stages) == sum(run["bytes_by_kind"].values())
+    assert run["samples"] == sum(stage["samples"] for stage in stages) == CLICKS.samples
     for name in ("train_loss", "train_ne"):
         whole = sum(stage[name] * stage["samples"] for stage in stages) / CLICKS.samples
-        assert 0.3 < min(stage[name] for stage in stages) <= run.summary[name] == pytest.approx(whole)
-    for kind, moved in run.summary["bytes_by_kind"].items():
+        assert 0.3 < min(stage[name] for stage in stages) <= run[name] == pytest.approx(whole)
+    for kind, moved in run["bytes_by_kind"].items():
         assert moved == sum(stage["bytes_by_kind"].get(kind, 0) for stage in stages)
+    for name in ("staleness", "data_staleness"):
+        counts = sum((Counter(stage[name]) for stage in stages), Counter())
+        assert run[name] == counts and counts.total() == run["applied"] + run["decayed"] == CLICKS.batches()
+        mean = sum(int(age) * count for age, count in counts.items()) / counts.total()
+        assert 0 < run[f"{name}_mean"] == pytest.approx(mean) and run[f"{name}_max"] == max(map(int, counts))
 
 
-def test_a_kept_model_that_is_gone_is_no_run_without_a_model(tmp_path):
+@pytest.fixture
+def kept(tmp_path):
+    """The folder of a run that keeps its model."""
     lib.train(CLICKS, "gba", VirtualCluster(workers=2), keep=True, save=False).save(tmp_path / "run")
-    (tmp_path / "run" / "model.pt").unlink()
+    return tmp_path / "run"
+
+
+def test_a_kept_model_that_is_gone_is_no_run_without_a_model(kept):
+    (kept / "model.pt").unlink()
     with pytest.raises(LockstepError, match=r"run cannot be read \(its model.pt is gone\); delete that folder"):
-        Run.load(tmp_path / "run")
+        Run.load(kept)
 
 
-def test_a_saved_run_without_its_tables_is_named(tmp_path):
-    lib.train(CLICKS, "gba", VirtualCluster(workers=2), save=False).save(tmp_path / "run")
-    about = sealed.load(tmp_path / "run" / "run.json")
-    (tmp_path / "run" / "run.json").write_text(sealed.text(about | {"tables": {}}))
+def test_a_saved_run_without_its_tables_is_named(kept):
+    about = sealed.load(kept / "run.json")
+    (kept / "run.json").write_text(sealed.text(about | {"tables": {}}))
     with pytest.raises(LockstepError, match=r"run cannot be read .*delete that folder"):
-        Run.load(tmp_path / "run")
+        Run.load(kept)
 
 
 def test_a_run_is_saved_in_a_folder_whose_name_is_no_utf_8(tmp_path):
@@ -175,11 +185,8 @@ def test_normalised_entropy_by_hand():
 def test_mean_staleness_by_hand():
     found = staleness_statistics({"staleness": Counter({0: 1, 3: 2}), "data_staleness": Counter()})
     assert found == {"staleness_mean": 2.0, "staleness_max": 3, "staleness": {"0": 1, "3": 2}}
-    assert staleness_statistics({"staleness": Counter()}) == {
-        "staleness_mean": 0.0,
-        "staleness_max": 0,
-        "staleness": {},
-    }
+    none = staleness_statistics({"staleness": Counter()})
+    assert none == {"staleness_mean": 0.0, "staleness_max": 0, "staleness": {}}
 
 
 def test_a_row_of_the_history_has_the_mean_of_its_own_stretch():
@@ -187,19 +194,36 @@ def test_a_row_of_the_history_has_the_mean_of_its_own_stretch():
     assert _mean_within(notes, 1.0, 2.0) == 5 and np.isnan(_mean_within(notes, 2.0, 2.5))
 
 
-def test_staleness_is_that_of_the_gradients_of_all_stages():
-    first, *more = (lib.Phase(protocol=get(name), steps=steps) for name, steps in (("gba", 3), ("async", None)))
-    cluster = VirtualCluster(workers=3, slowdown=0.5)
-    run = lib.train(CLICKS, lib.Schedule(phases=(first, *more)), cluster, save=False).summary
-    for name in ("staleness", "data_staleness"):
-        counts = sum((Counter(stage[name]) for stage in run["stages"]), Counter())
-        assert run[name] == counts and counts.total() == run["applied"] + run["decayed"] == CLICKS.batches()
-        mean = sum(int(age) * count for age, count in counts.items()) / counts.total()
-        assert 0 < run[f"{name}_mean"] == pytest.approx(mean) and run[f"{name}_max"] == max(map(int, counts))
-
-
 @pytest.mark.parametrize("protocol", ["sync", "all-reduce"])
 def test_a_gradient_that_is_not_finite_counts_as_dropped_by_its_worker(protocol):
     """Batch 5 is the third of worker 1 of two."""
     summary = lib.train(broken(5), protocol, VirtualCluster(workers=2), on_nan="skip", save=False).summary
     assert [each["dropped"] for each in summary["by_worker"].values()] == [0, 1]
+
+
+# The norms of updates
+
+BOWL = QuadraticBowl(samples=48, batch_size=8, dim=6)
+
+
+def applied(run):
+    return run.trace[run.trace["kind"] == "apply"].groupby("batch")["norm"]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_an_update_has_the_norm_of_its_mean_gradient(servers):
+    model = FlatModel(BOWL.model(3))
+    gradients = np.stack([model.step(BOWL.batch(3, index), {}).dense.numpy() for index in range(3)])
+    run = lib.train(BOWL, "sync", VirtualCluster(workers=3, servers=servers), seed=3, save=False)
+    first = applied(run).get_group(0)
+    assert len(first) == servers  # a server has the norm of its share
+    assert np.linalg.norm(first) == pytest.approx(np.linalg.norm(gradients.mean(0)), rel=1e-6)
+
+
+def test_every_update_has_a_norm_and_nothing_else_has():
+    """Where workers hold the dense parameters, servers have none."""
+    run = lib.train(BOWL, "async", VirtualCluster(workers=3), save=False)
+    norms = applied(run)
+    assert norms.size().tolist() == [1] * 6 and norms.first().gt(0).all()
+    assert run.trace.loc[run.trace["kind"] != "apply", "norm"].isna().all()
+    assert lib.train(CLICKS, "all-reduce", VirtualCluster(workers=2), save=False).trace["norm"].isna().all()

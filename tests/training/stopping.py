@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from lib.drivers.plan import Plan
+from lib.errors import Damaged
 
 
 class Killed(Exception):
@@ -37,3 +38,12 @@ def assert_same(a, b):
     assert a.summary.keys() == b.summary.keys()
     for key, value in a.summary.items():
         np.testing.assert_equal(b.summary[key], value, err_msg=key)
+
+
+def assert_named_when_damaged(file, resume):
+    """A byte in the middle is another: the file is named, and nothing is trained on."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 8
+    file.write_bytes(data)
+    with pytest.raises(Damaged, match=rf"{file.name} is no checkpoint, or a damaged one"):
+        resume()

@@ -16,9 +16,8 @@ from tests.training.switching.throughput import ByHour
 # Computations of 10 ms. All that GBA pulls goes over the server's link, 5 ms a batch: vacant workers wait for it.
 BATCH, STEP = 32, 0.01
 CLICKS = days_of_clicks(960, BATCH, hidden=(64,))
-BUSY = ByHour(
-    vacant=Lognormal(sigma=0.0), busy=Lognormal(sigma=1.0), hours=(False, True, True, True, False, False), hour=1.0
-)
+HOURS = (False, True, True, True, False, False)
+BUSY = ByHour(vacant=Lognormal(sigma=0.0), busy=Lognormal(sigma=1.0), hours=HOURS, hour=1.0)
 PHASES = (Phase(protocol="all-reduce"), Phase(protocol="gba"))
 WORKER = lib.Node(flops=CLICKS.work().flops / STEP)
 SERVER = lib.Node(bandwidth=1.3e6)
@@ -110,8 +109,9 @@ def test_it_does_without_a_worker_that_died():
 def test_it_listens_on_a_wall_clock(cluster, request):
     if cluster is lib.RayCluster:
         request.getfixturevalue("joined_ray")
-    calm = Choice(phases=(Phase(protocol="all-reduce"), Phase(protocol="gba")), rule=Automatic(cost=1e6), every=0.01)
-    run = lib.train(CLICKS, calm, cluster(workers=2), samples=BATCH * 60, save=False)
+    run = lib.train(
+        CLICKS, choice(rule=Automatic(cost=1e6), every=0.01), cluster(workers=2), samples=BATCH * 60, save=False
+    )
     assert [stage["protocol"] for stage in run.summary["stages"]] == ["all-reduce"]
     assert run.summary["samples"] == BATCH * 60
     # What it foretells is of the last batches' times, which on a busy machine are none of the whole run's.
@@ -120,7 +120,7 @@ def test_it_listens_on_a_wall_clock(cluster, request):
 
 def test_it_switches_on_a_wall_clock():
     """A switch that costs nothing is made for the least advantage."""
-    restless = Choice(phases=(Phase(protocol="all-reduce"), Phase(protocol="gba")), rule=Automatic(cost=0), every=0.01)
+    restless = choice(rule=Automatic(cost=0), every=0.01)
     run = lib.train(CLICKS, restless, lib.LocalCluster(workers=2), samples=BATCH * 200, save=False)
     assert len(run.summary["stages"]) > 1
     assert run.summary["samples"] == run.summary["issued"] * BATCH == BATCH * 200

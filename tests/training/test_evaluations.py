@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 import lib
-from lib import Automatic, Choice, Phase, Schedule
+from lib import Phase, Schedule
 from lib.drivers.record import EvalPoint, pop_reached
 from lib.errors import BadOption
 from lib.protocols import ALL
 from tests.toys import days_of_clicks, one_of_each_composition
+from tests.training.test_finished_stages import CHOICE
 
 BATCH = 16
 CLICKS = days_of_clicks(48, BATCH, drift=0.4)
@@ -108,9 +109,6 @@ def test_items_have_days_too():
 
 
 SECONDS = Schedule(phases=(Phase(protocol="async", seconds=4e-4), Phase(protocol="gba")))
-CHOICE = Choice(
-    phases=(Phase(protocol="all-reduce"), Phase(protocol="async")), rule=Automatic(cost=5e-5, window=2), every=5e-5
-)
 
 
 @pytest.mark.parametrize("schedule", [SECONDS, CHOICE], ids=["seconds", "choice"])
@@ -132,10 +130,8 @@ def test_a_run_that_goes_on_from_another_has_the_days_that_are_left():
 
 def test_marks_are_told_once_in_their_order():
     marks = [EvalPoint(10, None), EvalPoint(20, None), EvalPoint(30, 1), EvalPoint(40, 2)]
-    assert (
-        pop_reached(marks, 9) == [] and pop_reached(marks, 25) == [EvalPoint(20, None)] and pop_reached(marks, 25) == []
-    )
-    assert pop_reached(marks, 99) == [EvalPoint(30, 1), EvalPoint(40, 2)]
+    told = [pop_reached(marks, samples) for samples in (9, 25, 25, 99)]
+    assert told == [[], [EvalPoint(20, None)], [], [EvalPoint(30, 1), EvalPoint(40, 2)]]
 
 
 def test_a_workload_without_days_says_so():

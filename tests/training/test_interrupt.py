@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
+
+from lib import paths
 
 SCRIPT = """
 import dataclasses, pathlib, sys
@@ -41,53 +43,56 @@ def wait_for(happens):
 
 
 def family(root):
-    """The process and all that descend from it, by (id, start): ids are used again."""
-    parents, starts = {}, {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/stat") as stat:
-                state, parent, *rest = stat.read().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if state != "Z":
-            parents[int(entry)], starts[int(entry)] = int(parent), rest[17]
-    members = {root} & parents.keys()
-    while grown := {pid for pid, parent in parents.items() if parent in members} - members:
-        members |= grown
-    return {(pid, starts[pid]) for pid in members}
+    """The process and all that descend from it."""
+    process = psutil.Process(root)
+    return {process, *process.children(recursive=True)}
 
 
 def alive(processes):
-    return {pid for pid, start in processes if (pid, start) in family(pid)}
+    found = set()
+    for each in processes:
+        with suppress(psutil.Error):  # it has ended
+            found |= {each} if each.is_running() and each.status() != psutil.STATUS_ZOMBIE else set()
+    return found
 
 
 def listening(processes):
     """The addresses on which they wait for connections."""
     found = set()
-    for pid, _ in processes:
+    for process in processes:
         with suppress(psutil.Error):  # it has ended
-            connections = psutil.Process(pid).net_connections("tcp")
-            found |= {
-                each.laddr.ip.removeprefix("::ffff:") for each in connections if each.status == psutil.CONN_LISTEN
-            }
+            for each in process.net_connections("tcp"):
+                if each.status == psutil.CONN_LISTEN:
+                    found.add(each.laddr.ip.removeprefix("::ffff:"))
     return found
+
+
+@contextmanager
+def started(script, reports):
+    """The process of a script, in a group of its own; of it and of what is put into the set nothing is left afterwards."""
+    environment = os.environ | {"PYTHONPATH": str(paths.root()), "LOCKSTEP_REPORTS": str(reports)}
+    words = [sys.executable, script]
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    met = set()
+    try:
+        yield process, met
+    finally:
+        for each in alive(met):  # only what this test started
+            each.kill()
+        process.kill()  # it may not have come as far as that
+        process.wait()
 
 
 def interrupted(tmp_path, cluster, protocol, after):
     """Ctrl-C as a terminal sends it: to the whole foreground group. The addresses on which its processes listened."""
     mark, script = tmp_path / "mark", tmp_path / "script.py"
     script.write_text(SCRIPT.format(mark=str(mark), cluster=cluster, protocol=protocol))
-    environment = os.environ | {"LOCKSTEP_REPORTS": str(tmp_path / "reports")}
-    process = subprocess.Popen(
-        [sys.executable, script], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    met = set()
-    try:
+    with started(script, tmp_path / "reports") as (process, met):
         begun = mark if after is None else mark.with_name("mark.starting")
         wait_for(lambda: begun.exists() or process.poll() is not None)
         time.sleep(after or 0.1)
         assert process.poll() is None, process.communicate()[1]
-        met = family(process.pid)
+        met |= family(process.pid)
         addresses = listening(met)
         os.killpg(process.pid, signal.SIGINT)
         errors = process.communicate(timeout=PATIENCE)[1]
@@ -96,11 +101,6 @@ def interrupted(tmp_path, cluster, protocol, after):
         wait_for(lambda: not alive(met))
         runs = tmp_path / "reports" / "runs"
         assert not runs.exists() or not list(runs.iterdir())
-    finally:
-        for pid in alive(met):  # only what this test started
-            os.kill(pid, signal.SIGKILL)
-        process.kill()  # it may not have come as far as that
-        process.wait()
     return addresses
 
 

@@ -16,9 +16,8 @@ from tests.toys import weights
 
 TINY = {"samples": 32 * 24, "batch_size": 32, "fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,)}
 DENSE, ROWS = Momentum(lr=0.05), Adam(lr=0.02)
-CLICKS = lib.workloads.get(
-    "ctr-synthetic", evaluation_samples=200, dense_optimizer=DENSE, row_optimizer=ROWS, lr_gamma=0.2, **TINY
-)
+OPTIMIZERS = {"dense_optimizer": DENSE, "row_optimizer": ROWS}
+CLICKS = lib.workloads.get("ctr-synthetic", evaluation_samples=200, lr_gamma=0.2, **OPTIMIZERS, **TINY)
 HALF = replace(CLICKS, lr_milestones=(0.5,))
 
 
@@ -38,18 +37,15 @@ def test_a_milestone_is_a_phase_of_another_rate(rule, workers):
         Phase(protocol=protocol, until_samples=CLICKS.samples // 2),
         Phase(protocol=protocol, dense_optimizer=DENSE.scale_lr(0.2), row_optimizer=ROWS.scale_lr(0.2)),
     )
-    by_phase, falls = (
-        train(CLICKS, Schedule(phases=phases), workers, keep=True),
-        train(HALF, protocol, workers, keep=True),
-    )
+    by_phase = train(CLICKS, Schedule(phases=phases), workers, keep=True)
+    falls = train(HALF, protocol, workers, keep=True)
     assert all(np.array_equal(a, b) for a, b in zip(weights(by_phase), weights(falls), strict=True))
     assert falls.digest != train(CLICKS, protocol, workers).digest
 
 
 def test_rates_fall_as_torch_has_them_fall():
-    task = QuadraticBowl(
-        samples=8 * 20, batch_size=8, dense_optimizer=SGD(lr=0.1), lr_milestones=(0.3, 0.6), lr_gamma=0.5
-    )
+    rates = {"dense_optimizer": SGD(lr=0.1), "lr_milestones": (0.3, 0.6), "lr_gamma": 0.5}
+    task = QuadraticBowl(samples=8 * 20, batch_size=8, **rates)
     run = lib.train(task, "sync", lib.VirtualCluster(workers=1), save=False, keep=True)
     model = FlatModel(task.model(0))
     parameter = torch.nn.Parameter(model.vector.clone())

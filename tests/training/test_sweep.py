@@ -18,7 +18,7 @@ from lib.progress import Progress
 from lib.tasks.quadratic import QuadraticBowl
 from lib.training import sweep as sweeps
 from lib.training.sweep import SweepFailed
-from tests.training.test_interrupt import alive, family, wait_for
+from tests.training.test_interrupt import alive, family, started, wait_for
 
 ROOT = Path(__file__).parents[2]
 CLICKS = {"workload": "ctr-synthetic", "cluster": "virtual", "workers": 4, "samples": 2000, "evaluation_samples": 200}
@@ -66,6 +66,13 @@ def small(workload="quadratic", **more):
     return {"workload": workload, "protocol": "gba", "cluster": lib.VirtualCluster(workers=2), "samples": 320, **more}
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """Where runs of `Where` note their processes."""
+    (there := tmp_path / "processes").mkdir()
+    return there
+
+
 @pytest.fixture(scope="module")
 def folder_of_all(tmp_path_factory):
     return tmp_path_factory.mktemp("sweep") / "reports"
@@ -93,13 +100,6 @@ def test_a_run_is_the_same_wherever_it_is_made(reports):
         assert run.history.equals(one.history) and run.provenance == one.provenance
     assert len(list((reports / "runs").iterdir())) == 6
     assert [lib.train(**job).digest for job in jobs] == [run.digest for run in alone]
-
-
-def test_other_processes_work_and_their_order_does_not_show(reports, tmp_path):
-    (folder := tmp_path / "processes").mkdir()
-    runs = lib.sweep([small(Where(folder=str(folder)), seed=seed) for seed in range(8)], processes=2)
-    assert [run.provenance["seed"] for run in runs] == list(range(8))
-    assert str(os.getpid()) not in os.listdir(folder) and 1 <= len(os.listdir(folder)) <= 2
 
 
 def test_what_is_saved_is_loaded_and_equal_jobs_run_once(reports, monkeypatch):
@@ -153,11 +153,10 @@ def test_a_job_that_fails_stops_no_other(reports):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_a_class_that_no_other_process_can_import_travels(reports, tmp_path):
+def test_a_class_that_no_other_process_can_import_travels(reports, folder):
     class Local(Where):
         """As a notebook's."""
 
-    (folder := tmp_path / "processes").mkdir()
     jobs = [small(Local(folder=str(folder)), seed=seed) for seed in range(3)]
     runs = lib.sweep(jobs, processes=2)
     assert str(os.getpid()) not in os.listdir(folder) and len(list((reports / "runs").iterdir())) == 3
@@ -165,24 +164,21 @@ def test_a_class_that_no_other_process_can_import_travels(reports, tmp_path):
     assert len(list((reports / "runs").iterdir())) == 3, "they are found again by the same names"
 
 
-def test_a_class_that_changed_since_the_other_process_read_it_is_not_run_there(reports, tmp_path, monkeypatch):
-    (folder := tmp_path / "processes").mkdir()
+def test_a_class_that_changed_since_the_other_process_read_it_is_not_run_there(reports, folder, monkeypatch):
     jobs = [small(Where(folder=str(folder)), seed=seed) for seed in range(2)]
     monkeypatch.setattr(Where, "loads", lambda workload: 1, raising=False)  # as a notebook that reloads its module does
     assert len(lib.sweep(jobs, processes=2)) == 2
     assert os.listdir(folder) == [str(os.getpid())]
 
 
-def test_a_wall_clock_is_not_shared(reports, tmp_path):
-    (folder := tmp_path / "processes").mkdir()
+def test_a_wall_clock_is_not_shared(reports, folder):
     jobs = [small(Where(folder=str(folder)), cluster=lib.LocalCluster(workers=2), seed=seed) for seed in range(2)]
     assert {run.summary["clock"] for run in lib.sweep(jobs, processes=2)} == {"wall"}
     assert os.listdir(folder) == [str(os.getpid())]
 
 
-def test_the_processes_stay_beside_those_of_joblib_and_are_replaced_once_killed(reports, tmp_path):
+def test_the_processes_stay_beside_those_of_joblib_and_are_replaced_once_killed(reports, folder):
     """joblib's are loky's own reusable ones, which a person's notebook may use next to a sweep."""
-    (folder := tmp_path / "processes").mkdir()
     jobs = [small(Where(folder=str(folder)), seed=seed) for seed in range(6)]
     lib.sweep(jobs[:2], processes=2)
     assert Parallel(2)(delayed(abs)(each) for each in (-1, -2)) == [1, 2]
@@ -225,15 +221,8 @@ def test_a_script_needs_no_guard(tmp_path):
     (tmp_path / "lib").mkdir()  # a package of that name where the script is started is none of ours
     (tmp_path / "lib" / "__init__.py").write_text("1 / 0")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "LOCKSTEP_REPORTS": str(tmp_path / "reports")}
-    done = subprocess.run(
-        [sys.executable, script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3000,
-        cwd=tmp_path,
-    )
+    here = {"env": environment, "cwd": tmp_path, "timeout": 3000}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, **here)
     assert (done.returncode, done.stdout) == (0, "once\nTrue False\n"), done.stderr
     assert all(" passed, " in line for line in done.stderr.splitlines())  # which it says on a busy machine
 
@@ -262,29 +251,18 @@ if __name__ == "__main__":
 def test_ctrl_c_or_a_kill_ends_a_sweep_and_its_processes(tmp_path, sent):
     reports, script = tmp_path / "reports", tmp_path / "script.py"
     script.write_text(ENDLESS.replace("sys.argv[1]", repr(str(tmp_path))))
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "LOCKSTEP_REPORTS": str(reports)}
-    process = subprocess.Popen(
-        [sys.executable, script], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    met = set()
-    try:
+    with started(script, reports) as (process, met):
         wait_for(lambda: process.poll() is not None or len(list(tmp_path.glob("run-*"))) == 2)
         assert process.poll() is None, process.communicate()[1]
-        met = family(process.pid)
+        met |= family(process.pid)
         assert len(met) >= 3
         (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)
         process.wait(timeout=300)
         assert process.returncode == -sent
         wait_for(lambda: not alive(met))
-        assert len([each for each in os.listdir(reports / "runs") if each[0] != "."]) == 1, (
-            "what was saved before, and no half"
-        )
+        saved = [each for each in os.listdir(reports / "runs") if each[0] != "."]
+        assert len(saved) == 1, "what was saved before, and no half"
         assert ("KeyboardInterrupt" in process.communicate()[1]) == (sent == signal.SIGINT)
-    finally:
-        for pid in alive(met):
-            os.kill(pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
 
 
 TWICE = """

@@ -38,18 +38,12 @@ def test_protocols_that_are_sync_among_equals_switch_without_a_trace(pair, serve
 
 
 def test_adams_count_of_steps_goes_over():
-    # A fresh Adam would take a first step of its whole learning rate again.
-    fresh = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY)
-    lost = Schedule(
-        phases=(
-            Phase(protocol="sync", until_samples=32 * 8),
-            Phase(protocol="sync", until_samples=32 * 12, dense_optimizer=SGD(lr=1e-9), row_optimizer=SGD(lr=1e-9)),
-            Phase(protocol="sync"),
-        )
-    )
-    carried, afresh = train(halves("sync", "sync"), keep=True), train(lost, workload=fresh, keep=True)
-    assert carried.model.dense["step"] == 6
-    assert afresh.model.dense["step"] == 3
+    """A fresh Adam would take a first step of its whole learning rate again."""
+    still = {"dense_optimizer": SGD(lr=1e-9), "row_optimizer": SGD(lr=1e-9)}
+    first, *rest = halves("sync", "sync", until_samples=32 * 8).phases
+    lost = Schedule(phases=(first, Phase(protocol="sync", until_samples=32 * 12, **still), *rest))
+    carried, afresh = (train(each, keep=True).model.dense["step"] for each in (halves("sync", "sync"), lost))
+    assert (carried, afresh) == (6, 3)
 
 
 def test_the_state_starts_afresh_with_another_kind_of_optimiser():
@@ -90,17 +84,11 @@ def test_a_pipeline_goes_on_where_another_one_stopped():
 def test_real_clusters_switch_as_the_virtual_one_does(cluster, request):
     if cluster is lib.RayCluster:
         request.getfixturevalue("joined_ray")
-    schedule = Schedule(
-        phases=(
-            Phase(protocol="all-reduce", until_day=2),
-            Phase(protocol="sync", until_day=3),
-            Phase(protocol="all-reduce"),
-        )
-    )
-    real, virtual = (
-        train(schedule, cluster(workers=2), keep=True),
-        train(schedule, lib.VirtualCluster(workers=2), keep=True),
-    )
+    phases = [
+        Phase(protocol=each, until_day=day) for each, day in (("all-reduce", 2), ("sync", 3), ("all-reduce", None))
+    ]
+    schedule = Schedule(phases=phases)
+    real, virtual = (train(schedule, each(workers=2), keep=True) for each in (cluster, lib.VirtualCluster))
     for ours, theirs in zip(weights(real), weights(virtual), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
@@ -119,12 +107,9 @@ def test_a_phase_ends_with_its_limit():
 
 
 def test_steps_are_global_batches():
+    gba, bsp = lib.protocols.get("gba", size=3), lib.protocols.get("bsp", size=5)
     schedule = Schedule(
-        phases=(
-            Phase(protocol=lib.protocols.get("gba", size=3), steps=2),
-            Phase(protocol=lib.protocols.get("bsp", size=5), steps=1),
-            Phase(protocol="async", steps=3),
-        )
+        phases=[Phase(protocol=each, steps=steps) for each, steps in ((gba, 2), (bsp, 1), ("async", 3))]
     )
     stages = train(schedule).summary["stages"]
     assert [stage["samples"] // 32 for stage in stages] == [6, 5, 3]
@@ -142,12 +127,8 @@ def test_a_phase_of_seconds_leaves_no_batch_out(protocol):
 
 
 def test_workers_and_batches_may_change():
-    schedule = Schedule(
-        phases=(
-            Phase(protocol="sync", workers=2, batch_size=64, until_day=2),
-            Phase(protocol="gba", workers=8, batch_size=16),
-        )
-    )
+    two = Phase(protocol="sync", workers=2, batch_size=64, until_day=2)
+    schedule = Schedule(phases=(two, Phase(protocol="gba", workers=8, batch_size=16)))
     run = train(schedule, lib.VirtualCluster(workers=8))
     assert [(stage["workers"], stage["applied"]) for stage in run.summary["stages"]] == [(2, 6), (8, 24)]
 
@@ -164,13 +145,10 @@ def test_the_clock_goes_on_and_a_restart_costs_its_seconds():
 @pytest.mark.parametrize("when", [0.25, 0.75])
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_workers_may_die_in_any_leg(when, comes_back):
-    cluster = lib.VirtualCluster(workers=4, slowdown=0.5)
-    schedule = halves("gba", "async")
-    whole = train(schedule, cluster)
-    spent = whole.summary["virtual_seconds"]
+    uneven, schedule = {"workers": 4, "slowdown": 0.5}, halves("gba", "async")
+    spent = train(schedule, lib.VirtualCluster(**uneven)).summary["virtual_seconds"]
     failure = lib.Failure(node="worker1", kind="dies", at=when * spent, lasts=0.1 * spent if comes_back else None)
-    mortal = lib.VirtualCluster(workers=4, slowdown=0.5, failures=(failure,), patience=0.01 * spent)
-    run = train(schedule, mortal)
+    run = train(schedule, lib.VirtualCluster(**uneven, failures=(failure,), patience=0.01 * spent))
     assert [stage["protocol"] for stage in run.summary["stages"]] == ["gba", "async"]
     # At most the batch that it computed and the one that it had asked for are gone with it.
     assert run.summary["lost"] <= 2 and 22 <= run.summary["issued"] <= 24

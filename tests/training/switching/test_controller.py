@@ -17,7 +17,7 @@ from notebooks.gba.hindsight import best_fixed, oracle
 from tests.training.switching.throughput import ByHour, Cluster, Controlled
 
 SYNC, ASYNC = Mode(waits=True, batch=100), Mode(waits=False, batch=100)
-TIMES = st.lists(st.floats(0.01, 100), min_size=1, max_size=4)
+TIMES = st.lists(st.floats(0.01, 100) | st.sampled_from([1.0, 2.0]), min_size=1, max_size=4)
 
 
 def heard(rule, state, times, samples=100):
@@ -28,52 +28,29 @@ def heard(rule, state, times, samples=100):
     return state
 
 
-@pytest.mark.parametrize(
-    ("draws", "mean"),
-    [
-        ([[3.0]], 3.0),
-        ([[1.0, 2.0]], 1.5),
-        ([[1.0, 2.0], [1.0, 3.0]], (1 + 3 + 2 + 3) / 4),
-        ([[1.0], [2.0, 4.0, 0.5]], (2 + 4 + 1) / 3),
-        ([[2.0, 2.0], [2.0]], 2.0),
-        ([[1.0, 1.0, 5.0], [3.0], [3.0, 4.0]], (3 + 3 + 5 + 4 + 4 + 5) / 6),
-    ],
-)
-def test_the_expected_maximum_by_hand(draws, mean):
-    assert expected_max(draws) == pytest.approx(mean)
-
-
 @given(draws=st.lists(TIMES, min_size=1, max_size=5))
 def test_the_expected_maximum_is_the_mean_over_all_combinations(draws):
     assert expected_max(draws) == pytest.approx(np.mean([max(each) for each in itertools.product(*draws)]))
 
 
-def test_predictions_by_hand():
-    """Two workers, of 1 s and of 1 or 3 s a batch of 100: the slower of them takes 2 s, their own means are 1 s and 2 s."""
-    rule = Automatic()
-    state = heard(rule, rule.init((SYNC, ASYNC), 2), [[1.0], [1.0, 3.0]])
-    assert rule.predict(state) == pytest.approx((200 / 2, 100 / 1 + 100 / 2))
+MODES = (Mode(waits=True, batch=400, workers=1), Mode(waits=True, batch=10), Mode(waits=False, batch=50, workers=2))
 
 
-def test_a_mode_may_have_its_own_batch_and_workers():
-    rule = Automatic()
-    modes = (Mode(waits=True, batch=400, workers=1), Mode(waits=True, batch=10), Mode(waits=False, batch=50, workers=2))
-    state = heard(rule, rule.init(modes, 3), [[2.0], [4.0], [8.0]])
-    assert rule.predict(state) == pytest.approx((50, 300 / 8, 50 + 25))
-
-
-def test_only_the_latest_steps_count():
-    rule = Automatic(window=2)
-    state = heard(rule, rule.init((SYNC,), 1), [[100.0, 1.0, 3.0]])
-    assert rule.predict(state) == pytest.approx((50,))
-
-
-def test_a_worker_that_was_never_heard_of_is_like_the_others():
-    rule = Automatic()
-    state = rule.init((SYNC, ASYNC), 3)
-    assert rule.predict(state) == (0, 0)
-    state = heard(rule, state, [[1.0], [3.0]])
-    assert rule.predict(state) == pytest.approx((300 / 3, 100 + 100 / 3 + 100 / 2))
+@pytest.mark.parametrize(
+    "options, modes, workers, times, expected",
+    [
+        # The slower of the two takes 2 s for a batch of 100 on average, their own means are 1 s and 2 s.
+        ({}, (SYNC, ASYNC), 2, [[1.0], [1.0, 3.0]], (200 / 2, 100 / 1 + 100 / 2)),
+        ({}, MODES, 3, [[2.0], [4.0], [8.0]], (50, 300 / 8, 50 + 25)),
+        ({"window": 2}, (SYNC,), 1, [[100.0, 1.0, 3.0]], (50,)),
+        ({}, (SYNC, ASYNC), 3, [[1.0], [3.0]], (300 / 3, 100 + 100 / 3 + 100 / 2)),
+        ({}, (SYNC, ASYNC), 3, [], (0, 0)),
+    ],
+    ids=["means", "batches and workers of each mode", "the latest alone", "one never heard of is alike", "none"],
+)
+def test_predictions_by_hand(options, modes, workers, times, expected):
+    rule = Automatic(**options)
+    assert rule.predict(heard(rule, rule.init(modes, workers), times)) == pytest.approx(expected)
 
 
 def test_a_worker_that_left_is_not_waited_for():
@@ -120,16 +97,15 @@ def test_what_a_mode_loses_does_not_grow_with_the_workers_time():
 
 def test_a_step_that_is_longer_than_an_interval_is_no_stall():
     """Looked at ten times a step, a mode is as efficient as if it was looked at once."""
-    often, once = (Automatic(), Automatic().init((SYNC,), 2)), (Automatic(), Automatic().init((SYNC,), 2))
-    for step in range(1, 21):
-        states = []
-        for (rule, state), looks in ((often, 10), (once, 1)):
+    rule, fractions = Automatic(), []
+    for looks in (10, 1):
+        state = rule.init((SYNC,), 2)
+        for step in range(1, 21):
             for look in range(1, looks):
                 state, _ = rule.decide(state, step - 1 + look / looks, 0)
             state, _ = rule.decide(heard(rule, state, [[0.9], [0.9]]), float(step), 200)
-            states.append((rule, state))
-        often, once = states
-    assert often[0].fraction_of_ideal(often[1], 0) == pytest.approx(once[0].fraction_of_ideal(once[1], 0))
+        fractions.append(rule.fraction_of_ideal(state, 0))
+    assert fractions[0] == pytest.approx(fractions[1])
 
 
 def test_efficiency_waits_for_the_slowest_worker():
