@@ -1,6 +1,7 @@
 """What a user may get wrong, and what may go wrong around a run: a sentence to act on, and nothing saved is lost."""
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -27,6 +28,7 @@ CLICKS = workloads.get("ctr-synthetic", samples=32 * 8, **TINY)
 BOWL = workloads.get("quadratic", samples=32 * 8)
 KINDS = (VirtualCluster, LocalCluster)
 here = pytest.mark.parametrize("kind", KINDS)
+NAMES = ("quadratic", "gba", "virtual")
 TRAIN = [name for name in ALL if name != "frozen"]
 SPREAD = [name for name in ALL if get(name).family != "pipeline"]
 
@@ -44,68 +46,35 @@ def train(workload=BOWL, protocol="sync", cluster=None, **options):
 # Names and options
 
 
-@pytest.mark.parametrize(
-    "given, error, words",
-    [
-        (("quadratik", "sync", "virtual"), UnknownName, ["workload 'quadratik'", "'quadratic'", "ctr-synthetic"]),
-        (("quadratic", "synk", "virtual"), UnknownName, ["protocol 'synk'", "did you mean 'sync'", "ds-sync"]),
-        (("quadratic", "GBA", "virtual"), UnknownName, ["protocol 'GBA'", "did you mean 'gba'"]),
-        (("quadratic", "sync", "vitual"), UnknownName, ["cluster 'vitual'", "did you mean 'virtual'", "local", "ray"]),
-        ((3, "sync", "virtual"), BadOption, ["3 is no workload", "a registered name or an object"]),
-        (("quadratic", BOWL, "virtual"), BadOption, ["is no protocol"]),
-    ],
-)
-def test_an_unknown_name_is_told_with_the_nearest_and_all_valid_ones(given, error, words):
-    with pytest.raises(error) as caught:
-        lib.train(*given)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+MISTAKES = [
+    (("quadratik", "sync", "virtual"), {}, UnknownName, "workload 'quadratik'.*'quadratic'.*ctr-synthetic"),
+    (("quadratic", "synk", "virtual"), {}, UnknownName, "protocol 'synk'.*did you mean 'sync'.*ds-sync"),
+    (("quadratic", "GBA", "virtual"), {}, UnknownName, "protocol 'GBA'.*did you mean 'gba'"),
+    (("quadratic", "sync", "vitual"), {}, UnknownName, "cluster 'vitual'.*did you mean 'virtual'.*local.*ray"),
+    ((3, "sync", "virtual"), {}, BadOption, "3 is no workload.*a registered name or an object"),
+    (("quadratic", BOWL, "virtual"), {}, BadOption, "is no protocol"),
+    (NAMES, {"worker_count": 3}, UnknownOption, "'worker_count'.*'workers'"),
+    (NAMES, {"batchsize": 3}, UnknownOption, "'batchsize'.*did you mean 'batch_size'"),
+    (NAMES, {"iotta": 3}, UnknownOption, "'iotta'.*did you mean 'iota'.*evaluations"),
+    (("quadratic", get("gba"), "virtual"), {"iota": 7}, UnknownOption, r"'iota' is an option of 'gba'.*GBA\(iota=7\)"),
+    ((BOWL, "gba", "virtual"), {"batch_size": 7}, UnknownOption, r"of 'quadratic'.*QuadraticBowl\(batch_size=7\)"),
+    (("quadratic", "gba", LocalCluster()), {"workers": 7}, UnknownOption, r"of 'local'.*LocalCluster\(workers=7\)"),
+    (NAMES, {"samples": 0}, BadOption, "train: samples must be at least 1, not 0"),
+    (NAMES, {"evaluations": 0}, BadOption, "evaluations must be at least 1 or a list or 'daily', not 0"),
+    (NAMES, {"on_nan": "ignore"}, BadOption, "on_nan must be 'stop' or 'skip', not 'ignore'"),
+]
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"worker_count": 3}, ["'worker_count'", "'workers'"]),
-        ({"batchsize": 3}, ["'batchsize'", "did you mean 'batch_size'"]),
-        ({"iotta": 3}, ["'iotta'", "did you mean 'iota'", "evaluations"]),
-    ],
-)
-def test_an_unknown_option_is_told_with_the_nearest_of_all_that_were_named(options, words):
-    with pytest.raises(UnknownOption) as caught:
-        lib.train("quadratic", "gba", "virtual", **options)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+@pytest.mark.parametrize("given, options, error, words", MISTAKES)
+def test_what_cannot_be_run_is_named_with_the_nearest_or_all_that_can(given, options, error, words):
+    with pytest.raises(error, match=words):
+        lib.train(*given, **options, save=False)
 
 
-@pytest.mark.parametrize(
-    "given, option, words",
-    [
-        (("quadratic", get("gba"), "virtual"), "iota", ["'iota' is an option of 'gba'", "GBA(iota=7)"]),
-        ((BOWL, "gba", "virtual"), "batch_size", ["an option of 'quadratic'", "QuadraticBowl(batch_size=7)"]),
-        (("quadratic", "gba", LocalCluster()), "workers", ["an option of 'local'", "LocalCluster(workers=7)"]),
-    ],
-)
-def test_an_option_of_something_given_as_an_object_says_where_to_set_it(given, option, words):
-    with pytest.raises(UnknownOption) as caught:
-        lib.train(*given, **{option: 7})
-    assert all(word in str(caught.value) for word in words), str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"samples": 0}, "train: samples must be at least 1, not 0"),
-        ({"evaluations": 0}, "evaluations must be at least 1 or a list or 'daily', not 0"),
-        ({"on_nan": "ignore"}, "on_nan must be 'stop' or 'skip', not 'ignore'"),
-    ],
-)
-def test_a_value_that_cannot_work_names_the_option_and_the_valid_values(options, words):
-    with pytest.raises(BadOption, match=words):
-        train(**options)
-
-
-@pytest.mark.parametrize("cluster", [LocalCluster, VirtualCluster])
+@pytest.mark.parametrize("cluster", KINDS)
 def test_a_cluster_refuses_a_device_that_is_not_there(cluster):
     with pytest.raises(BadOption, match=f'{cluster.name} cluster: .*(device="cpu"|none that torch knows)'):
-        cluster(device="cuda:99" if not _has_cuda() else "tape")
+        cluster(device="tape" if torch.cuda.is_available() else "cuda:99")
 
 
 def test_the_local_cluster_needs_a_thread():
@@ -118,15 +87,8 @@ def test_a_device_that_is_too_small_is_named_with_what_was_asked_for(monkeypatch
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr(FlatModel, "step", full)
-    with pytest.raises(
-        BadOption,
-        match=r"needs more memory than the device has: Tried to allocate 2.00 GiB; fewer workers, .*store.max_rows",
-    ):
-        train(save=False)
-
-
-def _has_cuda():
-    return torch.cuda.is_available()
+    with pytest.raises(BadOption, match=r"the device has: Tried to allocate 2.00 GiB; fewer workers, .*store.max_rows"):
+        train()
 
 
 # Shapes of data and worlds
@@ -319,21 +281,29 @@ def full(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("where", ["to_parquet", "replace", "second replace"])
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def second(fault, replace=os.replace):
+    """Stands in for `os.replace`, at whose second call the fault happens: the old run is away, the new one not there yet."""
+    calls = itertools.count(1)
+    return lambda source, target: fault() if next(calls) == 2 else replace(source, target)
+
+
+FULL = {
+    "to_parquet": (pd.DataFrame, "to_parquet", full),
+    "replace": (os, "replace", full),
+    "second replace": (os, "replace", second(full)),
+}
+
+
+@pytest.mark.parametrize("where", FULL)
 def test_a_full_disk_loses_neither_this_run_nor_an_earlier_one(reports, monkeypatch, where):
     earlier = train(save=True)
     (folder,) = saved(reports)
-    replaced = []
-
-    def sometimes(source, target, replace=os.replace):
-        replaced.append(target)
-        return full() if len(replaced) == 2 else replace(source, target)
-
     with monkeypatch.context() as patch:
-        if where == "to_parquet":
-            patch.setattr(pd.DataFrame, "to_parquet", full)
-        else:
-            patch.setattr(os, "replace", full if where == "replace" else sometimes)
+        patch.setattr(*FULL[where])
         with pytest.raises(NotSaved, match=f"{folder}: No space left on device.*LOCKSTEP_REPORTS") as caught:
             train(save=True, force=True)
     assert caught.value.run.digest == earlier.digest
@@ -345,16 +315,8 @@ def test_a_full_disk_loses_neither_this_run_nor_an_earlier_one(reports, monkeypa
 def test_ctrl_c_while_a_run_replaces_another_keeps_one_of_them(reports, monkeypatch):
     earlier = train(save=True)
     (folder,) = saved(reports)
-    replaced = []
-
-    def interrupted(source, target, replace=os.replace):
-        replaced.append(target)
-        if len(replaced) == 2:
-            raise KeyboardInterrupt
-        return replace(source, target)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", interrupted)
+        patch.setattr(os, "replace", second(interrupt))
         with pytest.raises(KeyboardInterrupt):
             train(save=True, force=True)
     assert saved(reports) == [folder] and Run.load(folder).digest == earlier.digest

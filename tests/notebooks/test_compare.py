@@ -162,11 +162,6 @@ def test_who_learns_nothing_at_a_rate_stops_no_comparison(capsys):
     assert "Below the goal on some seed" in found.verdict()
 
 
-def test_a_figure_of_no_known_kind_is_refused_before_anything_runs(capsys):
-    assert main(["compare", "sync", "async", "--figure", "figure.txt"]) == 2
-    assert "--figure is 'figure.txt'; expected a file that ends with .png, .svg or .pdf" in capsys.readouterr().err
-
-
 def test_advice_tries_every_protocol_and_compares_the_soonest(some_protocols, capsys):
     hasty = {"dense_optimizer": {"name": "adam", "lr": 0.1}, "row_optimizer": {"name": "adam", "lr": 0.1}}
     found = lib.advise("clicks-light", "virtual", keep=2, seeds=2, iota=1, **SMALL, **hasty)
@@ -278,33 +273,6 @@ def test_a_step_takes_what_is_said_whoever_steps_the_optimiser(protocol, monkeyp
     given = {name: value for name, value in asked.items() if name not in ("seeds", "goal")}
     run = lib.train("clicks-light", protocol, "virtual", **given, gradients=False, save=False)
     assert run.summary["qps"] == pytest.approx(2 * 64 / 0.005, rel=0.1)
-
-
-@pytest.mark.parametrize("step", ["5", "fast", "-2ms", "5GB"])
-def test_a_step_is_some_seconds(step, capsys):
-    assert main(["advise", f"--step={step}"]) == 2
-    assert f"--step is '{step}'; expected seconds, such as 50us or 2 ms" in capsys.readouterr().err
-
-
-WRONG = {
-    "--slow=4": "--slow is '4'; expected as 4@2x: 4 of the --workers take twice as long",
-    "--slow=0@2x": "--slow is '0@2x'; expected as 4@2x",
-    "--slow=2@0x": "--slow is '2@0x'; expected as 4@2x",
-    "--slow=x@2": "--slow is 'x@2'; expected as 4@2x",
-    "--slow=5@2x": "--slow is '5@2x', but there are 4 --workers",
-    "--network=10Gbits": "--network is '10Gbits'; expected bytes a second, such as 10Gbit/s or 25 GB/s",
-}
-
-
-@pytest.mark.parametrize("flag", WRONG)
-def test_what_is_said_in_short_is_told_by_its_flag(flag, capsys):
-    assert main(["advise", "--workers=4", flag]) == 2
-    assert WRONG[flag] in capsys.readouterr().err
-
-
-def test_slow_workers_are_some_of_how_many(capsys):
-    assert main(["advise", "--slow=4@2x"]) == 2
-    assert "--slow is '4@2x', of how many? Give --workers too" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

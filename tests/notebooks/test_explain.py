@@ -107,12 +107,3 @@ def test_a_trace_is_explained_by_the_command_too(tmp_path, capsys):
         "Without slow workers the run would take 50.0 % less time." in printed
         and "Worker 2 costs most: 50.0 %" in printed
     )
-
-
-@pytest.mark.parametrize(
-    "given, message",
-    [([], "give a workload and a protocol"), (["clicks-light", "sync", "local"], "cannot be timed without a cause")],
-)
-def test_what_cannot_be_explained_is_refused(given, message, capsys):
-    assert main(["explain", *given]) == 2
-    assert message in capsys.readouterr().err

@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from reports.runner import notebook_parameters
+from tests.devtools import Browser
 
 CELLS = ("# One", "from notebooks.gba import switching\nx = switching", "print(1)")
 PARAMETERS = 'profile: str = "smoke"  # how long\nrate: float = 0.5  # how fast'
@@ -60,18 +62,32 @@ class House:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def record(self, table, notebook, profile=""):
-        """The verdicts of a notebook, as when the runner has put them in their place."""
+    @contextmanager
+    def environment(self, **more):
+        """Be in this repository, where no test's own fixture has it so."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {"LOCKSTEP_ROOT": self.root, "LOCKSTEP_REPORTS": self.reports, **more}.items():
+                patch.setenv(name, str(value))
+            yield
+
+    def record(self, table, notebook, profile="", commits=()):
+        """The verdicts of a notebook whose runs are of these commits, as when the runner has put them in their place."""
         from reports import claims
 
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("LOCKSTEP_COMMAND", f"python -m lib run {notebook}")
-            patched.setenv("LOCKSTEP_STAGE", os.environ.get("LOCKSTEP_STAGE", str(self.reports)))
-            return claims.record(table, notebook, profile)
+        stage = os.environ.get("LOCKSTEP_STAGE", self.reports)
+        with self.environment(LOCKSTEP_COMMAND=f"python -m lib run {notebook}", LOCKSTEP_STAGE=stage):
+            runs = [SimpleNamespace(provenance={"commit": commit}) for commit in commits]
+            return claims.record(table, notebook, profile, runs)
 
     def left_behind(self):
         """Temporary files and stages that should be gone."""
         return [p for p in self.root.rglob(".*") if p.name != ".ipynb_checkpoints"]
+
+
+@pytest.fixture
+def browser(tmp_path):
+    with Browser(tmp_path / "browser") as page:
+        yield page
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import io
-import json
 import re
 from html import unescape
 from pathlib import Path
@@ -15,7 +14,8 @@ from lib.protocols import ALL
 from reports import explorer, protocol_pages, timelines
 from reports.page import framed, policy, with_words
 from reports.thumbnails import thumbnails
-from tests.reports.test_browser import BROWSER, POLICY, chromium, probed
+from tests.devtools import BROWSER
+from tests.reports.test_browser import probed
 
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
 MEASURED = {
@@ -124,20 +124,19 @@ def test_a_page_has_a_small_picture_of_its_first_figure(tmp_path):
 
 @pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt-get install chromium)")
 class TestInABrowser:
-    def test_published_pages_fit(self, tmp_path):
-        names = ("index.html", "oac/index.html", "protocols/gba.html", "gba/figure_6_switching.html")
-        texts = {name: (REFERENCE / name).read_text(encoding="utf-8") for name in names}
-        found, console = probed({(name, w): (text, w) for name, text in texts.items() for w in (390, 1400)}, tmp_path)
-        for (name, width), what in found.items():
-            assert what == {"wide": width, "faults": [], "fetched": [], "images": True}, f"{name} at {width}"
-        assert console == []
+    def test_published_pages_fit(self, browser):
+        for name in ("index.html", "oac/index.html", "protocols/gba.html", "gba/figure_6_switching.html"):
+            for width in (390, 1400):
+                found = probed(browser, REFERENCE / name, width)
+                assert found == {"wide": width, "faults": [], "fetched": [], "images": True}, f"{name} at {width}"
+        assert browser.complaints() == []
 
-    def test_the_policy_lets_the_pages_own_script_run(self):
-        dom, console = chromium(REFERENCE / "index.html", "--dump-dom")
-        assert console == [] and '<div class="finder">' in dom, "what needs a script is shown by the script"
+    def test_the_policy_lets_the_pages_own_script_run(self, browser):
+        browser.load((REFERENCE / "index.html").as_uri())
+        assert browser.value("!document.querySelector('.finder').hidden"), "what needs a script is shown by the script"
 
-    def test_search_explorer_and_timelines_answer(self, tmp_path):
-        acts = """
+    def test_search_explorer_and_timelines_answer(self, browser):
+        acts = """(() => {
         const act = (e, value, kind) => { e.value = value; e.dispatchEvent(new Event(kind)); };
         const found = {};
         act(one('#search'), 'gba', 'input');
@@ -158,12 +157,13 @@ class TestInABrowser:
         act(one('#slowdown'), 0, 'input'); found.equal = count();
         act(one('#slowdown'), 4, 'input'); found.slow = count();
         act(one('#time'), 0, 'input'); found.start = count();
-        document.title = JSON.stringify(found);"""
-        html = re.sub(POLICY, "", (REFERENCE / "index.html").read_text(encoding="utf-8"))
-        (tmp_path / "page.html").write_text(html.replace("</body>", f"<script>{acts}</script></body>"))
-        dom, console = chromium(tmp_path / "page.html", "--dump-dom")
-        found = json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1]))
-        assert console == [] and found["first"] == "protocols/gba.html" and found["none"] == "Nothing found."
+        return found;
+        })()"""
+        browser.load((REFERENCE / "index.html").as_uri())
+        found = browser.value(acts)
+        assert (
+            browser.complaints() == [] and found["first"] == "protocols/gba.html" and found["none"] == "Nothing found."
+        )
         assert {"sync", "gba", "s-easgd", "hybrid", "ds-sync"} <= {*found["own"]} and "async" not in found["own"]
         assert found["moved"] and found["said"].startswith("async: ") and found["hidden"] == "none"
         assert found["start"] == 0 < found["slow"] < found["equal"] / 2
