@@ -30,6 +30,7 @@ __all__ = [
     "one_of_each_composition",
     "records",
     "rounds",
+    "run_of",
     "serial_dense",
     "weights",
 ]
@@ -125,7 +126,11 @@ def serial_dense(workload: Workload, seed: int, steps: Iterable[Iterable[int]]) 
     return vector.numpy()
 
 
+def run_of(history: Any, provenance: dict[str, Any] | None = None, **summary: Any) -> Run:
+    """A run that has a history and a summary, and nothing else."""
+    return Run(pd.DataFrame(history), summary, pd.DataFrame(), pd.DataFrame(), provenance or {}, "")
+
+
 def evaluated_run(auc: float, **summary: Any) -> Run:
     """A run that was evaluated once, at its end."""
-    history = pd.DataFrame({"samples": [100], "time": [1.0], "auc": [auc]})
-    return Run(history, {"auc": auc, **summary}, pd.DataFrame(), pd.DataFrame(), {}, "")
+    return run_of({"samples": [100], "time": [1.0], "auc": [auc]}, auc=auc, **summary)
