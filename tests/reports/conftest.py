@@ -84,6 +84,16 @@ class House:
         return [p for p in self.root.rglob(".*") if p.name != ".ipynb_checkpoints"]
 
 
+def git_in(folder):
+    """Runs git there, under a name."""
+
+    def git(*words):
+        command = ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@example.org", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    return git
+
+
 @pytest.fixture
 def browser(tmp_path):
     with Browser(tmp_path / "browser") as page:
@@ -105,15 +115,12 @@ def house(tmp_path, monkeypatch):
 def repository(house, monkeypatch):
     """A checkout with one claim and its notebook, committed."""
 
-    def git(*words):
-        return subprocess.run(
-            ["git", "-C", house.root, *words], capture_output=True, text=True, check=True
-        ).stdout.strip()
+    git = git_in(house.root)
 
     def commit(text):
         house.claims(text, "gba")
         git("add", "-A")
-        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-qm", "x")
+        git("commit", "--allow-empty", "-qm", "x")
         return git("rev-parse", "HEAD")
 
     house.notebook("gba/one", *CELLS, parameters=PARAMETERS)
@@ -129,25 +136,14 @@ def runs():
 
     def run(protocol, seed):
         time = [1.0, 2.0, 3.0]
-        history = pd.DataFrame(
-            {"time": time, "step": [1, 2, 3], "samples": [8, 16, 24], "auc": [0.5, None, 0.7 + seed / 100]}
-        )
-        spans = [
-            ("worker0", "compute", 0.0, 1.0, 0),
-            ("worker10", "compute", 0.0, 2.0, 1),
-            ("worker2", "wait", 1.0, 3.0, 2),
-        ]
-        trace = pd.DataFrame(
-            [*spans, ("server0", "apply", 1.0, 1.1, 0)], columns=["node", "kind", "start", "end", "batch"]
-        )
+        auc = [0.5, None, 0.7 + seed / 100]
+        history = pd.DataFrame({"time": time, "step": [1, 2, 3], "samples": [8, 16, 24], "auc": auc})
+        spans = [("worker0", "compute", 0.0, 1.0, 0), ("worker10", "compute", 0.0, 2.0, 1)]
+        spans += [("worker2", "wait", 1.0, 3.0, 2), ("server0", "apply", 1.0, 1.1, 0)]
+        trace = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch"])
         summary = {"clock": "virtual", "auc": 0.7 + seed / 100, "qps": 8.0, "virtual_seconds": 3.0}
-        provenance = {
-            "seed": seed,
-            "protocol": {"name": protocol},
-            "versions": {"torch": "2"},
-            "commit": "abc",
-            "gpu": None,
-        }
+        provenance = {"seed": seed, "protocol": {"name": protocol}, "versions": {"torch": "2"}}
+        provenance |= {"commit": "abc", "gpu": None}
         return SimpleNamespace(history=history, trace=trace, summary=summary, provenance=provenance, digest="d" * 64)
 
     return {name: [run(name, seed) for seed in range(2)] for name in ("sync", "gba")}
