@@ -17,17 +17,15 @@ import torch
 import lib
 from lib import LocalCluster, Run, VirtualCluster, paths, workloads
 from lib.errors import BadOption, LockstepError, NotFinite, NotSaved, UnknownName, UnknownOption
-from lib.protocols import ALL, Pair, get
+from lib.protocols import ALL, get
 from lib.tasks.clicks import ClickThrough
 from lib.tasks.flat_model import FlatModel
 from tests.toys import diagonal
 
-FAMILIES = {"server": "gba", "replica": "s-easgd", "pipeline": "oac"}
 TINY = {"batch_size": 32, "vocabulary": 20, "fields": 2, "hidden": (4,), "evaluation_samples": 100}
 CLICKS = workloads.get("ctr-synthetic", samples=32 * 8, **TINY)
 BOWL = workloads.get("quadratic", samples=32 * 8)
 KINDS = (VirtualCluster, LocalCluster)
-here = pytest.mark.parametrize("kind", KINDS)
 NAMES = ("quadratic", "gba", "virtual")
 TRAIN = [name for name in ALL if name != "frozen"]
 SPREAD = [name for name in ALL if get(name).family != "pipeline"]
@@ -62,6 +60,17 @@ MISTAKES = [
     (NAMES, {"samples": 0}, BadOption, "train: samples must be at least 1, not 0"),
     (NAMES, {"evaluations": 0}, BadOption, "evaluations must be at least 1 or a list or 'daily', not 0"),
     (NAMES, {"on_nan": "ignore"}, BadOption, "on_nan must be 'stop' or 'skip', not 'ignore'"),
+    (("quadratic", "gba", "local"), {"threads": 0}, BadOption, "threads must be at least 1"),
+    (("ctr-synthetic", "sync", "virtual"), {"data": ""}, BadOption, "data must be a text that is not empty"),
+    (("kg-synthetic", "sync", "virtual"), {"data": ""}, BadOption, "data must be a text that is not empty"),
+    (("cifar10-wrn", "sync", "virtual"), {"data": ""}, BadOption, "data must be a text that is not empty"),
+    (("squad-bert", "sync", "virtual"), {"data": ""}, BadOption, "data must be a text that is not empty"),
+    ((CLICKS, "ds-sync+gba", "virtual"), {}, BadOption, r"'gba' \(server\) cannot carry .*'ds-sync'.* rule of: server"),
+    ((CLICKS, "prague+ds-sync", "virtual"), {}, BadOption, "dense 'ds-sync' cannot carry sparse 'prague'"),
+    ((CLICKS, "oac+s-easgd", "virtual"), {}, BadOption, "dense 's-easgd' .* cannot carry sparse 'oac'"),
+    ((CLICKS, "oac", VirtualCluster(workers=3)), {}, BadOption, "not 3 workers; .* readers, writers and in_flight"),
+    ((BOWL, "oac", "virtual"), {}, BadOption, "oac moves rows .* 'quadratic' has no tables; choose another workload"),
+    ((BOWL, "oac", "local"), {}, BadOption, "oac moves rows .* 'quadratic' has no tables; choose another workload"),
 ]
 
 
@@ -77,11 +86,6 @@ def test_a_cluster_refuses_a_device_that_is_not_there(cluster):
         cluster(device="tape" if torch.cuda.is_available() else "cuda:99")
 
 
-def test_the_local_cluster_needs_a_thread():
-    with pytest.raises(BadOption, match="threads must be at least 1"):
-        LocalCluster(threads=0)
-
-
 def test_a_device_that_is_too_small_is_named_with_what_was_asked_for(monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
@@ -94,37 +98,11 @@ def test_a_device_that_is_too_small_is_named_with_what_was_asked_for(monkeypatch
 # Shapes of data and worlds
 
 
-@here
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_workload_without_sparse_features(family, kind):
-    if family == "pipeline":
-        with pytest.raises(BadOption, match=r"oac moves rows .* 'quadratic' has no tables; choose another workload"):
-            train(BOWL, FAMILIES[family], kind())
-    else:
-        assert train(BOWL, FAMILIES[family], kind(workers=2)).summary["issued"] == 8
-
-
-def test_a_workload_without_sparse_features_under_a_pair_of_server_rules():
-    summary = train(BOWL, Pair(sparse=get("async"), dense=get("gba"))).summary
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["gba", "s-easgd", "async+gba"])
+def test_a_workload_without_sparse_features(name, kind):
+    summary = train(BOWL, name, kind(workers=2)).summary
     assert summary["issued"] == 8 == summary["applied"] + summary["decayed"]
-
-
-@pytest.mark.parametrize(
-    "sparse, dense, words",
-    [
-        ("ds-sync", "gba", r"'gba' \(server\) cannot carry sparse 'ds-sync' \(replica\).* rule of: server"),
-        ("prague", "ds-sync", "dense 'ds-sync' cannot carry sparse 'prague'"),
-        ("oac", "s-easgd", "dense 's-easgd' .* cannot carry sparse 'oac'"),
-    ],
-)
-def test_a_pair_that_cannot_be_says_what_may_stand_in_its_place(sparse, dense, words):
-    with pytest.raises(BadOption, match=words):
-        Pair(sparse=get(sparse), dense=get(dense))
-
-
-def test_a_pipeline_on_many_workers_says_what_to_set_instead():
-    with pytest.raises(BadOption, match=r"oac drives one device, not 3 workers; .* readers, writers and in_flight"):
-        train(CLICKS, "oac", VirtualCluster(workers=3))
 
 
 @pytest.mark.parametrize("name, kind", diagonal(SPREAD, KINDS))
@@ -165,7 +143,7 @@ def world(kind, name):
     return kind(workers=None if get(name).family == "pipeline" else 2)
 
 
-@here
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["sync", "s-easgd", "all-reduce", "oac"])
 def test_a_nan_stops_the_run_and_names_batch_and_worker(name, kind):
     before = threading.active_count()
@@ -340,9 +318,3 @@ def test_a_run_saved_in_a_read_only_folder_is_still_found(reports, monkeypatch):
     first = train(save=True)
     monkeypatch.setattr(paths.tempfile, "NamedTemporaryFile", full)
     assert train(save=True).digest == first.digest
-
-
-@pytest.mark.parametrize("workload", ["ctr-synthetic", "kg-synthetic", "cifar10-wrn", "squad-bert"])
-def test_an_empty_folder_of_data_is_no_synthetic_data(workload):
-    with pytest.raises(BadOption, match="data must be a text that is not empty"):
-        lib.train(workload, "sync", "virtual", data="", save=False)

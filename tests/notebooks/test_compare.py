@@ -254,20 +254,18 @@ def test_a_trace_gives_the_slowdown_and_the_step(column, columns, step, monkeypa
         assert "no trace that is known here begins so" in capsys.readouterr().err
 
 
-def test_an_option_that_no_protocol_has_is_told_with_the_nearest():
-    with pytest.raises(UnknownOption, match=r"iotta.*iota"):
-        lib.compare(["gba", "sync"], "clicks-light", "virtual", iotta=3, **SMALL)
-
-
-@pytest.mark.parametrize("protocols", [["sync"], ["sync", "sync"]])
-def test_one_protocol_is_no_comparison(protocols):
-    with pytest.raises(BadOption, match="two protocols"):
-        lib.compare(protocols, "clicks-light", "virtual", **SMALL)
-
-
-def test_a_workload_without_a_metric_of_quality_is_refused():
-    with pytest.raises(BadOption, match="evaluated by none of auc"):
-        lib.compare(["sync", "async"], "quadratic", "virtual", workers=2, samples=64)
+@pytest.mark.parametrize(
+    "protocols, workload, options, error, words",
+    [
+        (["gba", "sync"], "clicks-light", {"iotta": 3}, UnknownOption, "iotta.*iota"),
+        (["sync"], "clicks-light", {}, BadOption, "two protocols"),
+        (["sync", "sync"], "clicks-light", {}, BadOption, "two protocols"),
+        (["sync", "async"], "quadratic", {"workers": 2, "samples": 64}, BadOption, "evaluated by none of auc"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(protocols, workload, options, error, words):
+    with pytest.raises(error, match=words):
+        lib.compare(protocols, workload, "virtual", **options)
 
 
 def test_the_command_prints_the_table_and_the_verdict_and_saves_the_figure(tmp_path, capsys):

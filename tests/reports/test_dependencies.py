@@ -80,10 +80,9 @@ def test_each_part_that_changed_is_named(repository):
     remarks(repository)
     kept = json.loads((repository.reports / "claims" / "a.b.json").read_text())
     assert changed() == ()
-    assert {"the notebook", "notebooks.gba.switching", "notebooks.gba.tasks", "lib.tasks.metrics"} <= kept["parts"][
-        "code"
-    ].keys()
-    assert not any(name.startswith(("lib.drivers", "lib.training")) for name in kept["parts"]["code"])
+    code = kept["parts"]["code"]
+    assert {"the notebook", "notebooks.gba.switching", "notebooks.gba.tasks", "lib.tasks.metrics"} <= code.keys()
+    assert not any(name.startswith(("lib.drivers", "lib.training")) for name in code)
 
     repository.claims(GOOD.replace("0.2", "0.3"), "gba")
     assert changed() == ("the rule",)
@@ -96,7 +95,7 @@ def test_each_part_that_changed_is_named(repository):
     assert changed() == ("the metrics' code (the notebook)",)
     repository.notebook("gba/one", *CELLS, parameters=PARAMETERS)
     assert changed() == ()
-    kept["parts"]["code"]["notebooks.gba.tasks"] = "other"
+    code["notebooks.gba.tasks"] = "other"
     (repository.reports / "claims" / "a.b.json").write_text(json.dumps(kept))
     (found,) = claims.verdicts()
     assert found.changed == ("the metrics' code (notebooks.gba.tasks)",)

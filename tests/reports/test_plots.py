@@ -105,9 +105,8 @@ def test_protocols_look_alike_everywhere_and_unlike_each_other():
     assert len({*known.values()}) == len(known) and known.keys() >= {*ALL} - {"pair"}
     assert plots.colour("gba(iota=4)") == plots.colour("gba") == known["gba"]
     assert plots.colour("bsp-4k") == known["bsp"] and plots.colour("hop-bs-2") == known["hop-bs"]
-    assert (
-        plots.colour("DS-Sync, naive") == plots.colour("ds-sync") != plots.colour("BSP") == plots.colour("all-reduce")
-    )
+    assert plots.colour("DS-Sync, naive") == plots.colour("ds-sync") != plots.colour("BSP")
+    assert plots.colour("BSP") == plots.colour("all-reduce")
     assert plots.colour("mine") == plots.colour("mine")
     own = {plots.colour(name)[0] for name in ("mine", "fresh", "mine.py:Mine", "my-rule")}
     assert own == {*palette.OWN} and not own & {tone for tone, _ in known.values()}
@@ -171,9 +170,8 @@ def test_the_provenance_card_says_what_is_shared_once(runs, house, monkeypatch):
 
 def test_provenance_of_several_tasks_says_of_each_what_differs():
     """Three tasks of eight worlds each stood there twenty-four times in full."""
-    tasks = [
-        {"name": name, "batch_size": size, "world": world} for name, size in (("a", 8), ("b", 9)) for world in (5, 6, 7)
-    ]
+    both = ({"name": "a", "batch_size": 8}, {"name": "b", "batch_size": 9})
+    tasks = [{**task, "world": world} for task in both for world in (5, 6, 7)]
     shared, differing = differences([{"workload": task, "clock": "virtual"} for task in tasks])
     assert shared == {"workload a": {"batch_size": 8}, "workload b": {"batch_size": 9}, "clock": "virtual"}
     assert differing == {"workload": "a; b", "workload a, world": "5 to 7", "workload b, world": "5 to 7"}
