@@ -16,24 +16,8 @@ from lib.results.run import Run
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import Workload
 from lib.training.schedule import DRIVERS
-from notebooks.toys import Climb, Letters
-
-__all__ = [
-    "FIELD",
-    "Climb",
-    "Letters",
-    "clicks",
-    "days_of_clicks",
-    "diagonal",
-    "evaluated_run",
-    "finals",
-    "one_of_each_composition",
-    "records",
-    "rounds",
-    "run_of",
-    "serial_dense",
-    "weights",
-]
+from notebooks.toys import Climb as Climb
+from notebooks.toys import Letters as Letters
 
 FIELD = tuple(
     protocols.ALL[name]

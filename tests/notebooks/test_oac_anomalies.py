@@ -101,11 +101,6 @@ def updated(batch, seen, made, written=None, **more):
 FIRST = updated(0, {1: (-1, 70)}, [80])
 
 
-def test_values_tell_versions():
-    serial = [*FIRST, *updated(1, {1: (0, 80)}, [90]), valued("read", END, {1: (1, 90)})]
-    assert anomalies(serial) == []
-
-
 CYCLE = "batch 0 -> batch 1 ({}) -> batch 0 (batch 1 {})"
 NO_DATA = "stamp without data: batch 1 had the values of version -1 of t 1 with the timestamp of 0 by batch 0"
 NO_STAMP = "data without stamp: batch 1 had version -1 of t 1 by its timestamp, with the values of 0 by batch 0"
