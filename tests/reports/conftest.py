@@ -27,6 +27,15 @@ plots.verdicts(claims.record(results, "gba/one", profile=profile))"""
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 
+@contextmanager
+def variables(**values):
+    """Have these in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            patch.setenv(name, str(value))
+        yield
+
+
 class House:
     """A repository in a temporary folder, with reports of its own."""
 
@@ -62,21 +71,17 @@ class House:
         path.write_text(text, encoding="utf-8")
         return path
 
-    @contextmanager
     def environment(self, **more):
         """Be in this repository, where no test's own fixture has it so."""
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in {"LOCKSTEP_ROOT": self.root, "LOCKSTEP_REPORTS": self.reports, **more}.items():
-                patch.setenv(name, str(value))
-            yield
+        return variables(LOCKSTEP_ROOT=self.root, LOCKSTEP_REPORTS=self.reports, **more)
 
     def record(self, table, notebook, profile="", commits=()):
         """The verdicts of a notebook whose runs are of these commits, as when the runner has put them in their place."""
         from reports import claims
 
+        runs = [SimpleNamespace(provenance={"commit": commit}) for commit in commits]
         stage = os.environ.get("LOCKSTEP_STAGE", self.reports)
-        with self.environment(LOCKSTEP_COMMAND=f"python -m lib run {notebook}", LOCKSTEP_STAGE=stage):
-            runs = [SimpleNamespace(provenance={"commit": commit}) for commit in commits]
+        with variables(LOCKSTEP_COMMAND=f"python -m lib run {notebook}", LOCKSTEP_STAGE=stage):
             return claims.record(table, notebook, profile, runs)
 
     def left_behind(self):
