@@ -209,6 +209,13 @@ def test_modes_are_the_shadow_its_twins_and_two_controls():
     assert (task.dense_optimizer.lr, task.row_optimizer.lr, task.world) == (0.1, 0.3, 500)
 
 
+@pytest.mark.nightly
+def test_the_shadow_is_at_the_calibrated_gap_on_light_clicks():
+    """Two links take 125 copies a second, so each of 20 trainers has 6.25 mixes, and 74.9 steps, a second: 11.98 in between."""
+    run = lib.train(**study.timing(alphas.job(20, "s-easgd", 500, samples=40_000)), save=False)
+    assert run.summary["sync_gap"] == pytest.approx(tasks.STEPS * 20 / tasks.syncs(2), rel=0.1)
+
+
 def test_what_never_trains_brings_nothing():
     run = lib.train(**alphas.job(5, "frozen", 500, samples=2_000), save=False)
     assert run.history["ne"].dropna().nunique() == 1
