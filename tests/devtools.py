@@ -70,6 +70,11 @@ class Browser:
     def open(self, address: str) -> None:
         self.call("Page.navigate", url=address)
 
+    def load(self, address: str) -> None:
+        """Open a page and wait until it and its pictures are there."""
+        self.open(address)
+        self.wait(f"document.readyState == 'complete' && location.href == {json.dumps(address)}", 60)
+
     def value(self, expression: str) -> Any:
         """A JavaScript expression's value, of a promise what it resolves to."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

@@ -25,42 +25,36 @@ def execute(client, code):
     return "".join(printed), reply["content"].get("ename")
 
 
-def test_train_then_interrupt_then_train_again(kernel):
+def interrupted(kernel, code):
+    """The error's name when a person presses stop while the code runs."""
     manager, client = kernel
-    small = (
-        'run = lib.train("quadratic", "gba", "{}", workers=2, samples=320, save=False); print(run.summary["issued"])'
-    )
-    assert execute(client, "import lib\n" + small.format("virtual")) == ("10\n", None)
+    client.execute(code, stop_on_error=False)  # else the kernel drops what is asked soon after the error
+    time.sleep(1.5)
+    manager.interrupt_kernel()
+    return client.get_shell_msg(timeout=300)["content"]["ename"]
+
+
+THREADS = "import threading; print([t.name for t in threading.enumerate() if 'lockstep' in t.name])"
+
+
+def test_train_then_interrupt_then_train_again(kernel):
+    _, client = kernel
+    train = 'print(lib.train("{}", "gba", "{}", workers=4, samples={}, save=False).summary["issued"])'
+    assert execute(client, "import lib\n" + train.format("quadratic", "virtual", 320)) == ("10\n", None)
     for cluster in ("virtual", "local"):
-        endless = f'lib.train("ctr-synthetic", "gba", "{cluster}", workers=4, samples=50_000_000, save=False)'
-        client.execute(endless, stop_on_error=False)  # else the kernel drops what is asked soon after the error
-        time.sleep(1.5)
-        manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=300)
-        assert reply["content"]["ename"] == "KeyboardInterrupt"
-        printed, error = execute(
-            client, "import threading; print([t.name for t in threading.enumerate() if 'lockstep' in t.name])"
-        )
-        assert (printed, error) == ("[]\n", None)
-        printed, error = execute(client, small.format(cluster))
-        assert printed.startswith("10")
+        assert interrupted(kernel, train.format("ctr-synthetic", cluster, 50_000_000)) == "KeyboardInterrupt"
+        assert execute(client, THREADS) == ("[]\n", None)
+        assert execute(client, train.format("quadratic", cluster, 320))[0].startswith("10")
 
 
 def test_sweep_then_interrupt_then_sweep_again(kernel):
-    manager, client = kernel
+    _, client = kernel
     jobs = 'jobs = [dict(workload="quadratic", protocol="gba", cluster="virtual", workers=2, seed=s) for s in range(4)]'
-    sweep = (
-        "runs = lib.sweep([{**job, 'samples': 320, 'save': False} for job in jobs], processes=2)\n"
-        "print([run.summary['samples'] for run in runs])"
-    )
-    assert execute(client, f"import lib\n{jobs}\n{sweep}") == ("[320, 320, 320, 320]\n", None)
-    endless = "lib.sweep([{**job, 'samples': 10**9, 'save': False} for job in jobs], processes=2)"
-    client.execute(endless, stop_on_error=False)  # else the kernel drops what is asked soon after the error
-    time.sleep(1.5)
-    manager.interrupt_kernel()
-    reply = client.get_shell_msg(timeout=300)
-    assert reply["content"]["ename"] == "KeyboardInterrupt"
-    assert execute(client, sweep) == ("[320, 320, 320, 320]\n", None)
+    sweep = "lib.sweep([{{**job, 'samples': {}, 'save': False}} for job in jobs], processes=2)"
+    short = f"print([run.summary['samples'] for run in {sweep.format(320)}])"
+    assert execute(client, f"import lib\n{jobs}\n{short}") == ("[320, 320, 320, 320]\n", None)
+    assert interrupted(kernel, sweep.format("10**9")) == "KeyboardInterrupt"
+    assert execute(client, short) == ("[320, 320, 320, 320]\n", None)
 
 
 def test_a_class_of_a_notebook_is_told_apart_by_its_code(kernel):

@@ -15,25 +15,12 @@ def test_places(monkeypatch, tmp_path):
     for name in ("LOCKSTEP_ROOT", "LOCKSTEP_REPORTS", "LOCKSTEP_STAGE"):
         monkeypatch.delenv(name, raising=False)
     assert (paths.root() / "lib" / "paths.py").exists()
-    assert (
-        paths.runs() == paths.root() / "reports" / "output" / "runs"
-        and paths.results() == paths.reports() / "interactive"
-    )
+    assert paths.runs() == paths.root() / "reports" / "output" / "runs"
+    assert paths.results() == paths.reports() / "interactive"
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "r"))
     assert paths.reports() == tmp_path / "r" and paths.reference() == paths.root() / "reports" / "reference"
     monkeypatch.setenv("LOCKSTEP_STAGE", str(tmp_path / "s"))
     assert paths.results() == tmp_path / "s"
-
-
-def test_a_folder_is_replaced_whole(tmp_path):
-    for name, file in (("new", "n"), ("old", "o")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / file).touch()
-    paths.replace_folder(tmp_path / "new", tmp_path / "old")
-    assert [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*"))] == ["old", "old/n"]
-    with pytest.raises(OSError):
-        paths.replace_folder(tmp_path / "gone", tmp_path / "old")
-    assert (tmp_path / "old" / "n").exists()
 
 
 class Terminal(io.StringIO):
@@ -101,9 +88,8 @@ with paths.temporary_folder(Path(sys.argv[1]), "stage") as place:
     print(place, flush=True)
     time.sleep(600)
 """
-    others = [
-        subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    command = [sys.executable, "-c", script, tmp_path]
+    others = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     dead, alive = (Path(other.stdout.readline().strip()) for other in others)
     others[0].kill()
     others[0].communicate()

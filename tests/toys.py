@@ -16,23 +16,8 @@ from lib.results.run import Run
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import Workload
 from lib.training.schedule import DRIVERS
-from notebooks.toys import Climb, Letters
-
-__all__ = [
-    "FIELD",
-    "Climb",
-    "Letters",
-    "clicks",
-    "days_of_clicks",
-    "diagonal",
-    "evaluated_run",
-    "finals",
-    "one_of_each_composition",
-    "records",
-    "rounds",
-    "serial_dense",
-    "weights",
-]
+from notebooks.toys import Climb as Climb
+from notebooks.toys import Letters as Letters
 
 FIELD = tuple(
     protocols.ALL[name]
@@ -125,7 +110,11 @@ def serial_dense(workload: Workload, seed: int, steps: Iterable[Iterable[int]]) 
     return vector.numpy()
 
 
+def run_of(history: Any, provenance: dict[str, Any] | None = None, **summary: Any) -> Run:
+    """A run that has a history and a summary, and nothing else."""
+    return Run(pd.DataFrame(history), summary, pd.DataFrame(), pd.DataFrame(), provenance or {}, "")
+
+
 def evaluated_run(auc: float, **summary: Any) -> Run:
     """A run that was evaluated once, at its end."""
-    history = pd.DataFrame({"samples": [100], "time": [1.0], "auc": [auc]})
-    return Run(history, {"auc": auc, **summary}, pd.DataFrame(), pd.DataFrame(), {}, "")
+    return run_of({"samples": [100], "time": [1.0], "auc": [auc]}, auc=auc, **summary)

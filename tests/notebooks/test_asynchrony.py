@@ -16,16 +16,11 @@ def costs(
     scale, u, v, *, distances=(0.5, 1, 2), updates=(100, 1000), rates=(1, 3), larger=1.0, noise=0.0, family="servers"
 ):
     """Runs whose cost is a power of what moved and of the length, with a noise whose mean over the seeds is zero."""
-    rows = []
-    for far in distances:
-        for many in updates:
-            for rate in rates:
-                cost = scale * (far * 0.01 * rate * np.sqrt(larger)) ** u * many**v
-                for seed, off in zip(SEEDS, (-noise, 0, noise), strict=True):
-                    place = {"way": f"way {far}", "updates": many, "rate": rate, "seed": seed}
-                    told = {"family": family, "protocol": "gba", "distance": far, "rows": 0.01 * rate}
-                    rows.append(place | told | {"larger": larger, "cost": cost + off})
-    return pd.DataFrame(rows)
+    axes = {"distance": distances, "updates": updates, "rate": rates, "seed": SEEDS}
+    data = pd.DataFrame(study.grid(**axes)).assign(family=family, protocol="gba", larger=larger)
+    data = data.assign(way="way " + data["distance"].astype(str), rows=0.01 * data["rate"])
+    cost = scale * (data["distance"] * data["rows"] * np.sqrt(larger)) ** u * data["updates"] ** float(v)
+    return data.assign(cost=cost + noise * (data["seed"] - 1))
 
 
 def test_a_law_finds_the_powers_that_were_put_in_and_foretells_what_it_has_not_seen():
@@ -51,9 +46,8 @@ def test_what_has_collapsed_is_not_fitted():
     steep = there.assign(way="steep")
     smaller = np.repeat([0.0, 0.0, 0.03], len(there))
     found = law.fit(pd.concat([there, far, steep], ignore_index=True), smaller)["servers"]
-    assert found.powers["moved"] == pytest.approx(1.0, abs=0.01) and found.range["distance"] == pytest.approx(
-        (0.1, 0.2)
-    )
+    assert found.powers["moved"] == pytest.approx(1.0, abs=0.01)
+    assert found.range["distance"] == pytest.approx((0.1, 0.2))
 
 
 def test_replicas_with_rows_lose_less_at_a_larger_rate():
@@ -124,17 +118,10 @@ def test_a_cell_is_the_mean_of_its_seeds_with_their_interval():
 
 def test_distances_are_in_updates_of_sync_s_size():
     run = type("Run", (), {"summary": {"staleness_mean": 4.0}})
-    assert [asynchrony.EVERY[way].update for way in ("sync", "gba, 32 workers", "async", "pipelined, 2")] == [
-        512,
-        512,
-        64,
-        512,
-    ]
-    assert asynchrony.WAYS["gba"].distance(run) == 4.0 and asynchrony.WAYS["async"].distance(run) == 0.5
-    assert (
-        asynchrony.WAYS["local-sgd, every 16"].distance(run) == 16
-        and asynchrony.WAYS["pipelined, 8"].distance(run) == 7
-    )
+    updates = {"sync": 512, "gba, 32 workers": 512, "async": 64, "pipelined, 2": 512}
+    assert {way: asynchrony.EVERY[way].update for way in updates} == updates
+    distances = {"gba": 4.0, "async": 0.5, "local-sgd, every 16": 16, "pipelined, 8": 7}
+    assert {way: asynchrony.WAYS[way].distance(run) for way in distances} == distances
 
 
 def test_who_is_judged_was_not_fitted():
@@ -142,9 +129,8 @@ def test_who_is_judged_was_not_fitted():
     both = [tuple(each.values()) for each in (*known, *held_out)]
     assert len(set(both)) == len(both)
     fitted = [each for each in known if each["way"] not in asynchrony.NOT_FITTED]
-    assert {each["updates"] for each in fitted} == {100, 300} and not {each["way"] for each in fitted} & {
-        *asynchrony.UNSEEN
-    }
+    assert {each["updates"] for each in fitted} == {100, 300}
+    assert {each["way"] for each in fitted}.isdisjoint(asynchrony.UNSEEN)
     assert all(each["updates"] == 1000 or each["way"] in asynchrony.UNSEEN for each in held_out)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -18,9 +19,8 @@ def run(stages, seconds=4.0):
     spans = []
     for _, start, end, batches in stages:
         width = (end - start) / batches
-        spans += [
-            {"kind": "compute", "start": start + k * width, "end": start + (k + 1) * width} for k in range(batches)
-        ]
+        for place in start + width * np.arange(batches):
+            spans.append({"kind": "compute", "start": place, "end": place + width})
     spans.append({"kind": "push", "start": 0.0, "end": 4.0})
     found = evaluated_run(0.7, virtual_seconds=seconds)
     found.summary["stages"] = [{"protocol": name, "start": start} for name, start, _, _ in stages]

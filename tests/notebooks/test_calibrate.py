@@ -60,15 +60,9 @@ def test_the_nodes_can_be_read_and_are_as_measured(written):
 
 
 def test_a_device_becomes_the_workers(written):
-    on_gpu = {
-        "cuda_flops_per_s": 5e12,
-        "cuda_memory_bytes_per_s": 1e12,
-        "cuda_to_device_bytes_per_s": 2e10,
-        "cuda_to_host_bytes_per_s": 1e10,
-        "cuda_step_fixed_s": 1e-3,
-        "cuda_capacity_bytes": 8e10,
-    }
-    nodes = nodes_of(written[0]["measured"] | on_gpu)
+    on_gpu = {"flops_per_s": 5e12, "memory_bytes_per_s": 1e12, "step_fixed_s": 1e-3, "capacity_bytes": 8e10}
+    on_gpu |= {"to_device_bytes_per_s": 2e10, "to_host_bytes_per_s": 1e10}
+    nodes = nodes_of(written[0]["measured"] | {f"cuda_{name}": value for name, value in on_gpu.items()})
     assert nodes["worker"].device.pcie == 1e10 and nodes["worker"].device.launch == 1e-3
     assert nodes["server"].device is None
 

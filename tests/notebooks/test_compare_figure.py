@@ -31,10 +31,8 @@ def test_protocols_whose_every_run_is_the_same_are_told_as_one():
     data = modes(bsp=(2, once), gba=(2, once), **{"s-easgd": (2, (0.799 - 1e-9, 0.81, 0.82))})
     assert compare_figure.identical(data) == {"sync": [], "gba": ["bsp"], "s-easgd": [], "frozen": []}
     first = compare_figure.answer(data)[0]
-    assert (
-        "use gba: training is 2.00 ± 0.00× as fast" in first
-        and "In this test bsp is identical; gba is more careful." in first
-    )
+    assert "use gba: training is 2.00 ± 0.00× as fast" in first
+    assert "In this test bsp is identical; gba is more careful." in first
     assert any("use either" in each for each in compare_figure.front(data)["about"])
 
 
@@ -90,41 +88,28 @@ def test_marks_have_their_familys_colour():
 
 
 def test_what_the_answer_depends_on_leads_to_pages():
-    measured, _, depends = compare_figure.front(modes(gba=(2, SYNC)))[
-        "about"
-    ]  # and nothing of BSP, which was not measured
-    assert (
-        f"We measured 2 of {len(ALL) - 1} protocols (not yet {len(ALL) - 6} newer ones and the single-device ones)"
-        in measured
-        and "(90_compare)" in measured
-    )
+    measured, _, depends = compare_figure.front(modes(gba=(2, SYNC)))["about"]
+    unmeasured = f"(not yet {len(ALL) - 6} newer ones and the single-device ones)"
+    assert f"We measured 2 of {len(ALL) - 1} protocols {unmeasured}" in measured and "(90_compare)" in measured
     for page in ("gba/table_5_2_throughput", "02_regime", "03_what_decides", "gba/figure_6_learning_rates"):
         assert f"]({page})" in depends
 
 
 def test_where_a_family_is_faster_slower_and_what_it_loses():
     """On a cluster with stragglers GBA is twice as fast as Sync and async three times; on a slow network both are slower."""
+    speeds = {"stragglers": (1.0, 2.0, 3.0), "slow network": (1.0, 0.5, 0.8), "equal": (1.0, 1.04, 0.5)}
+    protocols, aucs = ("sync", "gba", "async"), (0.8, 0.8, 0.79)
     rows = [
-        (condition, protocol, seed, qps, auc)
-        for condition, speeds in {
-            "stragglers": (1.0, 2.0, 3.0),
-            "slow network": (1.0, 0.5, 0.8),
-            "equal": (1.0, 1.04, 0.5),
-        }.items()
-        for protocol, qps, auc in zip(("sync", "gba", "async"), speeds, (0.8, 0.8, 0.79), strict=True)
+        (condition, *of)
+        for condition, qps in speeds.items()
         for seed in (1, 2)
+        for of in zip(protocols, [seed] * 3, qps, aucs, strict=True)
     ]
     data = pd.DataFrame(rows, columns=["condition", "protocol", "seed", "samples/s", "metric"])
-    assert compare_figure.advice(data, ["gba", "async"]) == (
-        "stragglers (3.0×)",
-        "slow network (0.8×)",
-        "−0.0100 to 0.0000",
-    )
+    both = compare_figure.advice(data, ["gba", "async"])
+    assert both == ("stragglers (3.0×)", "slow network (0.8×)", "−0.0100 to 0.0000")
     assert compare_figure.advice(data, ["gba"]) == ("stragglers (2.0×)", "slow network (0.5×)", "0.0000")
     assert compare_figure.advice(data, ["oac"]) == ("–", "–", "–")
     measured = compare_figure.measurements(data)
-    assert measured["stragglers"]["async"] == [3.0, 3.0, 3.0, -0.01, -0.01, -0.01] and [*measured["equal"]] == [
-        "sync",
-        "gba",
-        "async",
-    ]
+    assert measured["stragglers"]["async"] == [3.0, 3.0, 3.0, -0.01, -0.01, -0.01]
+    assert [*measured["equal"]] == ["sync", "gba", "async"]

@@ -8,19 +8,7 @@ import pytest
 
 import lib
 from notebooks import conditions
-from notebooks.advisor.comparison import Comparison
-
-
-def made(seconds, metric, speed=None):
-    """A comparison on three seeds; protocol -> what it took and learnt on each."""
-    rows = [
-        {"protocol": name, "seed": seed, "rate": 1.0, "best": 1.0, "seconds": took, "metric": metric[name][seed],
-         "samples/s": (speed or {}).get(name, 1.0), "digest": f"{name} {seed}"}
-        for name, times in seconds.items()
-        for seed, took in enumerate(times)
-    ]  # fmt: skip
-    return Comparison(pd.DataFrame(rows), "auc", 0.9)
-
+from tests.notebooks.comparisons import comparison
 
 FAR = {"sync": [0.8, 0.7, 0.6], "gba": [0.8, 0.7, 0.6], "bsp": [0.801, 0.699, 0.6], "async": [0.79, 0.69, 0.59]}
 
@@ -28,7 +16,7 @@ FAR = {"sync": [0.8, 0.7, 0.6], "gba": [0.8, 0.7, 0.6], "bsp": [0.801, 0.699, 0.
 def test_those_that_differ_by_less_than_seeds_can_tell_are_one_line():
     """GBA takes half of sync's time and BSP as long within the noise; async is as soon and loses 0.01 with every seed."""
     took = {"sync": [10, 20, 30], "gba": [5, 10, 15], "bsp": [5.1, 10, 14.8], "async": [5, 10, 15.1]}
-    lines = conditions.rank(made(took, FAR))
+    lines = conditions.rank(comparison(took, FAR))
     assert lines["protocols"].tolist() == ["bsp, gba", "async", "sync"]
     assert lines["time"].tolist() == pytest.approx([np.mean([0.51, 0.5, 14.8 / 30]), np.mean([0.5, 0.5, 15.1 / 30]), 1])
     assert lines["AUC less sync's"].tolist() == pytest.approx([0, -0.01, 0], abs=1e-9)
@@ -39,7 +27,7 @@ def test_those_that_differ_by_less_than_seeds_can_tell_are_one_line():
 def test_syncs_line_has_syncs_figures():
     """GBA is sooner by a little, and by nothing that three seeds can tell."""
     took = {"sync": [10, 20, 30], "gba": [9.9, 20.05, 29.9], "async": [5, 10, 15]}
-    lines = conditions.rank(made(took, FAR))
+    lines = conditions.rank(comparison(took, FAR))
     assert lines["protocols"].tolist() == ["async", "sync, gba"] and lines["rank"].tolist() == [1, 2]
     assert conditions.table(lines).loc[2].tolist() == ["sync, gba", "1", "0"]
 
@@ -47,18 +35,15 @@ def test_syncs_line_has_syncs_figures():
 def test_those_that_are_never_at_the_goal_are_last_and_one_line_if_they_end_alike():
     never = [np.nan] * 3
     took = {"sync": [10, 20, 30], "gba": never, "bsp": never, "async": [50, np.nan, 60]}
-    lines = conditions.rank(made(took, FAR))
-    assert lines["protocols"].tolist() == ["sync", "async", "bsp, gba"] and lines["time"].isna().tolist() == [
-        False,
-        True,
-        True,
-    ]
+    lines = conditions.rank(comparison(took, FAR))
+    assert lines["protocols"].tolist() == ["sync", "async", "bsp, gba"]
+    assert lines["time"].isna().tolist() == [False, True, True]
 
 
 def test_a_condition_is_told_in_two_sentences():
     """Async is the soonest and loses 0.01; BSP and GBA need half of sync's time and lose nothing. All of that is speed."""
     took = {"sync": [10, 20, 30], "gba": [5, 10, 15], "bsp": [5, 10, 15], "async": [2.5, 5, 7.5]}
-    found = {"a day": made(took, FAR, {"sync": 1, "gba": 2, "bsp": 2, "async": 4})}
+    found = {"a day": comparison(took, FAR, {"sync": 1, "gba": 2, "bsp": 2, "async": 4})}
     assert conditions.sentences(found) == [
         "A day: soonest without a measurable loss: bsp and gba, in 0.50 times Sync's time; async, in 0.25 times, and "
         "measurably lower in the end. All differences between protocols in this time lie in samples a second."
@@ -85,7 +70,7 @@ FASTER = {"sync": 1, "gba": 2, "bsp": 4, "async": 8}
 )
 def test_what_decides_is_how_much_of_the_time_is_in_the_speed(speed, share):
     took = {"sync": [16] * 3, "gba": [8] * 3, "bsp": [4] * 3, "async": [2] * 3}
-    found = conditions.variance_shares(made(took, FAR, speed))
+    found = conditions.variance_shares(comparison(took, FAR, speed))
     assert found["in samples a second"] == pytest.approx(share) and found["at the goal"] == 4
     assert found["in samples needed"] == pytest.approx(1 - share)
 

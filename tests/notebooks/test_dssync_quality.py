@@ -7,17 +7,12 @@ import pandas as pd
 import pytest
 
 import lib
-from lib import Run
 from lib.tasks.vision import ImageClasses
 from notebooks import study
 from notebooks.dssync import batch_norm, convergence, quality, theory
+from tests.toys import run_of
 
 SHORT = {"steps": 5, "evaluations": 2}
-
-
-def made(course, summary, provenance=None):
-    """A run with that history."""
-    return Run(pd.DataFrame(course), summary, pd.DataFrame(), pd.DataFrame(), provenance or {}, "")
 
 
 def test_a_step_without_noise_by_hand():
@@ -49,11 +44,9 @@ def test_lemma_a1_by_hand():
 
 def test_lemma_a1_fails_at_rates_above_two_over_l():
     x, groups = np.array([[1.0]]), np.eye(1)
-    left, right = (
-        np.array([theory.expected_distance(x, np.array([1.0]), rate, 0.0, groups)[0] for rate in (0.25, 1.74, 1.76)]),
-        np.array([theory.lemma_a1(x, rate, 0.0, groups)[0] for rate in (0.25, 1.74, 1.76)]),
-    )
-    assert (left <= right).tolist() == [True, True, False]  # (1 - rate)^2 against 1 - rate / 4: equal at 1.75
+    for rate, holds in ((0.25, True), (1.74, True), (1.76, False)):  # (1 - rate)^2 against 1 - rate / 4: equal at 1.75
+        left = theory.expected_distance(x, np.array([1.0]), rate, 0.0, groups)[0]
+        assert (left <= theory.lemma_a1(x, rate, 0.0, groups)[0]) == holds
 
 
 def test_lemma_a2_is_an_equality_for_groups_and_fails_without_an_average():
@@ -127,11 +120,11 @@ def test_what_the_last_fifth_of_a_run_brought_by_hand():
     """Ten evaluations: the last minus the eighth. Of losses the least is the best."""
     course = {"samples": range(1, 11), "loss": [2.0, 0.5, *([1.0] * 8)]}
     course["accuracy"] = [0.1 * at for at in range(1, 9)] + [0.95, 0.9]
-    run = made(course, {"issued": 40}, {"cluster": {"workers": 4}})
+    run = run_of(course, {"cluster": {"workers": 4}}, issued=40)
     ends = quality.ends(run, "images")
     assert ends["last fifth"] == pytest.approx(0.1) and ends["best"] == 0.95 and ends["log loss or EM"] == 0.5
     assert ends["quality"] == pytest.approx(0.925)
-    once = made({"samples": [1], "accuracy": [0.3], "loss": [1.0]}, {"issued": 4}, {"cluster": {"workers": 4}})
+    once = run_of({"samples": [1], "accuracy": [0.3], "loss": [1.0]}, {"cluster": {"workers": 4}}, issued=4)
     assert quality.ends(once, "images")["last fifth"] == 0
 
 
@@ -139,11 +132,8 @@ def test_ways_of_batch_norm_share_their_training_with_the_tables():
     jobs = {tuple(place.values()): batch_norm.job(**place, **SHORT) for place in batch_norm.cases([7])}
     assert len(jobs) == 7 and jobs["BSP", "naive", 7]["protocol"].statistics == "naive"
     assert jobs["DS-Sync", "settled", 7] == quality.job("images", "DS-Sync", 7, **SHORT)
-    assert {jobs["DS-Sync", way, 7]["protocol"].statistics for way in ("naive", "pooled", "none")} == {
-        "naive",
-        "pooled",
-        "none",
-    }
+    for way in ("naive", "pooled", "none"):
+        assert jobs["DS-Sync", way, 7]["protocol"].statistics == way
     assert [jobs["BSP", way, 7]["workload"].norm for way in ("settled", "none")] == ["settled", "running"]
 
 
@@ -151,10 +141,7 @@ def test_what_a_way_gains_over_bsp_by_hand():
     places = batch_norm.cases([7, 8])
     bests = {"BSP, settled": 0.5, "BSP, none": 0.2, "BSP, naive": 0.4, "DS-Sync, naive": 0.45, "DS-Sync, settled": 0.52}
     runs = [
-        made(
-            {"accuracy": [best, best - 0.02 * (mode + way == "DS-Syncnaive")], "samples": [1, 2]},
-            {"train_loss": 1.0},
-        )
+        run_of({"accuracy": [best, best - 0.02 * (mode + way == "DS-Syncnaive")], "samples": [1, 2]}, train_loss=1.0)
         for mode, way, seed in map(dict.values, places)
         for best in [bests.get(f"{mode}, {way}", 0.3)]
     ]
@@ -167,23 +154,15 @@ def test_what_a_way_gains_over_bsp_by_hand():
 
 def test_steps_and_seconds_to_the_target_by_hand():
     """BSP's best of 0.8 and 0.6, whose deviation is 0.1414; a straight line between two evaluations."""
-    courses = {
-        ("BSP", 0): (0.4, 0.8),
-        ("BSP", 1): (0.6, 0.6),
-        ("DS-Sync", 0): (0.6, 0.7),
-        ("DS-Sync", 1): (0.2, 0.4),
-    }
+    courses = {("BSP", 0): (0.4, 0.8), ("BSP", 1): (0.6, 0.6), ("DS-Sync", 0): (0.6, 0.7), ("DS-Sync", 1): (0.2, 0.4)}
     rows = [
         {"task": "images", "protocol": mode, "seed": seed, "workers": 4, "step": 10.0 * at, "metric": metric}
         for (mode, seed), course in courses.items()
         for at, metric in enumerate(course, 1)
     ]
-    step = pd.Series(
-        {("images", 4, mode, seed): pace for (mode, pace) in (("BSP", 2.0), ("DS-Sync", 1.0)) for seed in (0, 1)}
-    )
-    found = convergence.steps_to_target(convergence.with_seconds(pd.DataFrame(rows), step)).set_index(
-        ["subject", "seed"]
-    )
+    step = {("images", 4, mode, seed): {"BSP": 2.0, "DS-Sync": 1.0}[mode] for mode, seed in courses}
+    timed = convergence.with_seconds(pd.DataFrame(rows), pd.Series(step))
+    found = convergence.steps_to_target(timed).set_index(["subject", "seed"])
     deviation = np.std([0.8, 0.6], ddof=1)
     steps = 10 + 10 * (0.4 - deviation) / 0.4
     assert found.loc[("BSP, images, 4", 0), "steps"] == pytest.approx(steps)
@@ -196,9 +175,8 @@ def test_steps_and_seconds_to_the_target_by_hand():
     assert found.loc[("DS-Sync, images, 4", 1), "above target"] == pytest.approx(0.4 - 0.6 + deviation)
     beside = convergence.beside_paper(found.reset_index()).loc[("images", 4)]
     first = steps / (10 + 10 * (0.2 - deviation) / 0.1)
-    assert beside["paper's seconds"] == pytest.approx(2.837, abs=5e-4) and beside["steps"] == pytest.approx(
-        (first + 10 / 20) / 2
-    )
+    assert beside["paper's seconds"] == pytest.approx(2.837, abs=5e-4)
+    assert beside["steps"] == pytest.approx((first + 10 / 20) / 2)
 
 
 def test_images_rates_fall_where_the_papers_do_and_questions_take_longer():
@@ -208,8 +186,7 @@ def test_images_rates_fall_where_the_papers_do_and_questions_take_longer():
     assert rates == pytest.approx([1, 1, 0.2, 0.04, 0.008, 0.008])
     assert made["clicks"].lr_factor_at(made["clicks"].samples) == 1
     batches = {task: each.batches() for task, each in made.items()}
-    assert batches == {
-        task: times * 100 * quality.WORKERS for task, times in {"images": 1, "questions": 2, "clicks": 20}.items()
-    }
+    steps = {task: count / quality.WORKERS / 100 for task, count in batches.items()}
+    assert steps == {"images": 1, "questions": 2, "clicks": 20}
     steady = quality.with_constant_rate(quality.job("images", "BSP", 500, steps=100, evaluations=1))["workload"]
     assert steady.lr_factor_at(steady.samples) == 1 and replace(steady, lr_milestones=images.lr_milestones) == images

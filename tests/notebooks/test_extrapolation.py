@@ -7,6 +7,7 @@ import pytest
 
 from notebooks import predictions
 from notebooks.advisor.comparison import Comparison
+from tests.notebooks.comparisons import comparison
 
 
 def cells(way, costs, low=1e-4):
@@ -39,9 +40,7 @@ def test_one_way_alone_brackets_nothing():
 @pytest.fixture
 def found():
     """GBA is 0.001 to 0.003 below Sync, on two seeds."""
-    usual = {"rate": 1.0, "best": 1.0, "samples/s": 1e6, "bytes/sample": 400.0, "age": 0.5, "seconds": 1.0}
-    runs = {"protocol": ["sync", "gba"] * 2, "seed": [1, 1, 2, 2], "metric": [0.8, 0.799, 0.7, 0.697]}
-    return Comparison(pd.DataFrame(usual | runs | {"digest": list("abcd")}), "auc", 0.9)
+    return comparison({"sync": (1, 1), "gba": (1, 1)}, {"sync": (0.8, 0.7), "gba": (0.799, 0.697)})
 
 
 def test_both_ends_are_as_far_off_as_the_shares_allow(found):

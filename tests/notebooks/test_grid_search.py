@@ -53,16 +53,9 @@ def test_an_axis_goes_on_within_its_limits(monkeypatch):
 
 
 def test_quality_against_the_settings_tried_by_hand():
-    rows = [
-        (1.0, 0, 0.5, True, "a", "gba"),
-        (1.0, 1, 0.7, True, "a", "gba"),
-        (3.0, 0, 0.4, True, "a", "gba"),
-        (3.0, 1, 0.4, True, "a", "gba"),
-        (9.0, 0, 0.9, True, "a", "gba"),
-        (9.0, 1, 0.9, True, "a", "gba"),
-        (1.0, 0, 0.2, False, "a", "sync"),
-        (3.0, 0, 0.3, False, "a", "sync"),
-    ]
+    values = {1.0: (0.5, 0.7), 3.0: (0.4, 0.4), 9.0: (0.9, 0.9)}
+    rows = [(rate, seed, x, True, "a", "gba") for rate, of in values.items() for seed, x in enumerate(of)]
+    rows += [(1.0, 0, 0.2, False, "a", "sync"), (3.0, 0, 0.3, False, "a", "sync")]
     curve = pd.DataFrame(rows, columns=["rate", "seed", "value", "inside", "task", "mode"])
     found = grid_search.budget(curve)
     assert found[found["mode"] == "gba"][["tried", "value"]].values.tolist() == [[1, 0.6], [2, 0.6], [3, 0.9]]
@@ -71,12 +64,8 @@ def test_quality_against_the_settings_tried_by_hand():
 
 
 def test_a_setting_that_failed_on_one_seed_is_not_the_best():
-    rows = [
-        (1.0, 0, 0.9, True, "gba"),
-        (1.0, 1, np.nan, True, "gba"),
-        (3.0, 0, 0.5, True, "gba"),
-        (3.0, 1, 0.5, True, "gba"),
-    ]
+    values = {1.0: (0.9, np.nan), 3.0: (0.5, 0.5)}
+    rows = [(rate, seed, x, True, "gba") for rate, of in values.items() for seed, x in enumerate(of)]
     curve = pd.DataFrame(rows, columns=["rate", "seed", "value", "inside", "mode"])
     assert grid_search.best(curve).loc["gba", "rate"] == 3.0
     assert grid_search.budget(curve)["value"].tolist() == pytest.approx([np.nan, 0.5], nan_ok=True)

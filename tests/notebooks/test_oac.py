@@ -33,10 +33,8 @@ def test_under_oac_the_second_batch_is_validated():
 
 
 def test_all_letters_end_as_printed():
-    found = {
-        name: example.matches_paper(example.record(protocols.get(name))) for name in ("sequential", "oac", "pipelined")
-    }
-    assert found == {"sequential": 1, "oac": 1, "pipelined": 0}
+    for name, matches in (("sequential", 1), ("oac", 1), ("pipelined", 0)):
+        assert example.matches_paper(example.record(protocols.get(name))) == matches
 
 
 @pytest.mark.parametrize("name", example.ORDERS)
@@ -59,9 +57,8 @@ def test_finished_over_gaps():
 def test_stages_are_in_their_order():
     spans = example.spans(example.record(protocols.get("oac")))
     one = spans[spans["node"] == "batch 1"].drop_duplicates("kind").set_index("kind")
-    assert (
-        one.loc["read", "end"] <= one.loc["compute", "start"] < one.loc["compute", "end"] <= one.loc["write", "start"]
-    )
+    read, compute, write = (one.loc[kind] for kind in ("read", "compute", "write"))
+    assert read["end"] <= compute["start"] < compute["end"] <= write["start"]
 
 
 def test_every_fault_is_seen_and_oac_shows_nothing():

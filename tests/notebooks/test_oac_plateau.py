@@ -99,9 +99,8 @@ def test_tuned_asynchrony_is_tuned_by_how_soon_it_is_near(monkeypatch):
 
     def tried(job, figure, axes, seeds, **whose):
         asked.append((axes, whose["mode"], seeds))
-        made = job(
-            setting="setup 1", mode=whose["mode"][0], seed=0, **{name: values[0] for name, values in axes.items()}
-        )
+        first = {name: values[0] for name, values in axes.items()}
+        made = job(setting="setup 1", mode=whose["mode"][0], seed=0, **first)
         asked.append((made["protocol"].in_flight, made["workload"].row_optimizer.lr))
         run = SimpleNamespace(history=pd.DataFrame({"time": [10.0, 20.0], "mrr": [0.4, 0.5]}))
         return figure(run, setting="setup 1", mode=whose["mode"][0])

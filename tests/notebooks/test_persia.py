@@ -1,14 +1,18 @@
-"""Persia's experiments: sizes that the paper prints, a bound that its proof has, and what compression keeps."""
+"""Persia's experiments: sizes that the paper prints, a bound that its proof has, times to an AUC, and what compression keeps."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import lib
+from lib.tasks.clicks import TABLE
 from lib.tasks.workload import dense_parameters
 from notebooks import study
-from notebooks.persia import compression, convergence, scaling, tasks, theory
+from notebooks.persia import adult, compression, convergence, scaling, tasks, theory
 from tests.toys import evaluated_run
+
+ADULT = 2_560
+"""Samples of a short run on Adult."""
 
 
 @pytest.mark.parametrize("task, millions", [("taobao", 12), ("avazu", 12), ("criteo", 12), ("kwai", 34)])
@@ -49,9 +53,8 @@ def test_the_parts_of_a_step_by_hand(workers, hops):
     servers = 4 * job["cluster"].server.bandwidth
     assert part["answer"] == pytest.approx((workers > 8) * part["rows"] * 12.5e9 / servers)
     assert part["own"] == pytest.approx(part["rows"] / 8) and part["own"] < part["average"]
-    assert part["step"] == pytest.approx(1e-5 + 9 * size / 700e9), (
-        "values and two moments, read and written, and as much again"
-    )
+    moments = 1e-5 + 9 * size / 700e9  # values and two moments, read and written, and as much again
+    assert part["step"] == pytest.approx(moments)
     way = part["rows"] + part["answer"] + part["compute"] + part["average"] + min(part["between"], part["own"])
     hybrid = part["both"] + min(part["between"], part["rows"])
     assert part["foretold"] == pytest.approx((way + part["step"]) / (hybrid + part["step"]))
@@ -176,3 +179,51 @@ def test_an_id_is_in_one_of_as_many_samples_as_a_field_has_ids():
     task = theory.clicks_job(30, 64, 3, 2_560)["workload"]
     ids = np.concatenate([task.batch(0, index).ids["feature"] for index in range(4)])
     assert len(np.unique(ids)) == 30 * task.fields and task.world == 3
+
+
+def test_runs_are_held_against_sync_of_their_seed():
+    places = study.grid(task=["taobao"], protocol=("sync", "hybrid", "async (32)", "frozen"), seed=[0])
+    runs = [lib.train(**tasks.job(**place, samples=8_000, evaluations=4), save=False) for place in places]
+    data = convergence.time_to_auc(places, runs).set_index("protocol")
+    assert list(data.index) == ["sync", "hybrid", "async (32)"] and data.loc["sync", "times as fast as sync"] == 1
+    ends = [run.quality("expected_auc") for run in runs]
+    assert data["goal"].tolist() == [pytest.approx(ends[0] - 0.1 * (ends[0] - ends[3]))] * 3
+    assert 0 < data.loc["sync", "seconds"] < runs[0].summary["virtual_seconds"]
+    assert data.loc["async (32)", "times as fast as sync"] == 0 < data.loc["hybrid", "times as fast as sync"]
+
+
+def test_a_slow_look_up_holds_sync_up_and_not_the_hybrid():
+    pace = {}
+    for mode in ("sync", "hybrid"):
+        usual, slow = (convergence.slow_server_job("taobao", mode, 0, wait, samples=8_000) for wait in (0.0, 0.03))
+        assert usual == tasks.job("taobao", mode, 0, samples=8_000)
+        pace[mode] = [lib.train(**job, save=False).summary["virtual_seconds"] for job in (usual, slow)]
+    steps = 8_000 / 64 / 8
+    assert pace["sync"][1] - pace["sync"][0] > steps * 0.03 and pace["hybrid"][1] - pace["hybrid"][0] < steps * 0.01
+
+
+def test_rarer_ids_have_fewer_samples_each():
+    found = convergence.by_rareness(["sync", "hybrid"], (1, 16), [0], 2_000)
+    assert (found["sync"] == 0).all() and found["hybrid"].notna().all()
+    assert found.index[0] > 1.4 * found.index[1]
+
+
+def test_the_task_has_adults_shape():
+    """Eight categorical columns with 102 values and six numbers; a pass is 254 steps of four batches of 32, and one begun."""
+    task = adult.task(adult.TRAINING, 0)
+    batch = task.batch(0, 0, task.batch_size)
+    assert batch.where[TABLE].shape == (32, 8) and batch.features["dense"].shape == (32, 6)
+    assert sum(adult.FIELDS.values()) == 102 and task.batches() == 254 * 4 + 2
+    many = task.clicks.draw(20_000, seed=0, day=0)
+    assert len(np.unique(many.ids)) <= 102 and abs(many.labels.mean() - adult.EARN_MORE) < 0.02
+
+
+def test_sync_is_the_same_in_threads_and_the_hybrid_learns_in_both():
+    kept = {
+        (mode, threads): lib.train(**adult.job(mode, 0, ADULT, threads=threads), save=False)
+        for mode in ("sync", "hybrid")
+        for threads in (False, True)
+    }
+    assert kept["sync", False].digest == kept["sync", True].digest
+    assert all(run.summary["auc"] > 0.6 and run.summary["samples"] == ADULT for run in kept.values())
+    assert kept["hybrid", False].summary["staleness_max"] > 0 == kept["sync", True].summary["staleness_max"]

@@ -1,7 +1,5 @@
 """Persia's faults: what the drivers carry out, and what is put together by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -63,15 +61,11 @@ def test_where_a_death_takes_all_back_no_batch_is_left_out():
 
 
 def test_readings_put_a_model_together_by_hand():
-    old, new = (
-        Rows(ids := np.arange(8), np.full((8, 2), value, np.float32), np.zeros((8, 0), np.float32), np.zeros_like(ids))
-        for value in (1, 2)
-    )
-    met = replace(new, ids=np.arange(8, 16))
-    new = Rows(
-        *(np.concatenate([getattr(each, name) for each in (new, met)]) for name in ("ids", "values", "state", "stamps"))
-    )
-    back = deaths.restore_one_server({"t": old}, {"t": new})["t"]
+    def rows(count, value):
+        ids = np.arange(count)
+        return Rows(ids, np.full((count, 2), value, np.float32), np.zeros((count, 0), np.float32), np.zeros_like(ids))
+
+    back = deaths.restore_one_server({"t": rows(8, 1)}, {"t": rows(16, 2)})["t"]
     owner = Uniform(shards=2).shard_of("t", np.arange(16))
     assert (np.diff(back.ids) > 0).all()
     values = dict(zip(back.ids.tolist(), back.values[:, 0].tolist(), strict=True))
@@ -85,6 +79,5 @@ def test_readings_go_on_from_the_save_and_the_death():
     assert saved.summary["samples"] == 12 * 512 and dead.summary["samples"] == 2 * 512
     assert [run.summary["samples"] for run in (whole, *rest)] == [6 * 512, 6 * 512, 6 * 512, 8 * 512, 6 * 512]
     left = deaths.restored("NN workers go back, data again", saved, dead).model
-    assert (
-        left.next_sample == saved.model.next_sample and left.rows is dead.model.rows and left.dense is saved.model.dense
-    )
+    assert left.next_sample == saved.model.next_sample
+    assert left.rows is dead.model.rows and left.dense is saved.model.dense

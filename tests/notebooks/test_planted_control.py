@@ -17,12 +17,9 @@ def trained(protocol, seed=0):
     return lib.train(TASK, protocol, CLUSTER, seed=seed, save=False, keep=True)
 
 
-def test_without_a_dose_it_is_sync_to_the_bit():
-    assert trained(PlantedControl(dropped=0.0)).digest == trained("sync").digest
-
-
-def test_without_a_dose_it_is_the_hybrid_to_the_bit():
-    assert trained(PlantedHybrid(dropped=0.0)).digest == trained("hybrid").digest
+@pytest.mark.parametrize("kind, name", [(PlantedControl, "sync"), (PlantedHybrid, "hybrid")])
+def test_without_a_dose_it_is_its_protocol_to_the_bit(kind, name):
+    assert trained(kind(dropped=0.0)).digest == trained(name).digest
 
 
 def test_it_throws_a_share_away_and_counts_it():
@@ -33,9 +30,8 @@ def test_it_throws_a_share_away_and_counts_it():
 
 
 def test_the_hybrid_throws_gradients_of_rows_away_and_of_nothing_else():
-    frozen, half, none = (
-        trained(rule).model for rule in ("frozen", PlantedHybrid(dropped=0.5), PlantedHybrid(dropped=1.0))
-    )
+    rules = ("frozen", PlantedHybrid(dropped=0.5), PlantedHybrid(dropped=1.0))
+    frozen, half, none = (trained(rule).model for rule in rules)
     untouched, some = frozen.rows["feature"], half.rows["feature"]
     assert np.array_equal(none.rows["feature"].values, untouched.values)
     assert not np.array_equal(none.dense["values"], frozen.dense["values"])

@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 
 import lib
-from lib import Run
 from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
 from notebooks import loads, study
-from notebooks.shadowsync import placement, quality, tasks
+from notebooks.shadowsync import alphas, placement, quality, tasks
 from notebooks.toys import Letters
 from reports import runner as notebooks
+from reports.claims.statistics import interval, smallest_effect
+from tests.toys import run_of
 
 
 def test_the_pace_follows_from_the_printed_gaps():
@@ -99,7 +100,7 @@ def past(ne):
     rows = [{"samples": 100 * (i + 1), "train_ne": each + 0.1} for i, each in enumerate(ne)]
     rows += [{"samples": 100 * (i + 1), "ne": each} for i, each in enumerate(ne)]
     rows = [{"step": i + 1 if "train_ne" in row else np.nan, "time": float(i), **row} for i, row in enumerate(rows)]
-    return Run(pd.DataFrame(rows), {"samples": 400, "sync_gap": 3.0}, *[pd.DataFrame()] * 2, {}, "")
+    return run_of(rows, samples=400, sync_gap=3.0)
 
 
 def test_quality_is_that_of_the_average_of_all_copies_and_one_copy_stands_next_to_it():
@@ -197,3 +198,43 @@ def test_what_a_run_measures_of_its_servers_is_what_they_look_up():
     free = lib.train(**placement.job(placement.FREE, 3, 1000, tables=12, each=1), save=False)
     assert free.summary["virtual_seconds"] < by_cost.summary["virtual_seconds"]
     assert loads.imbalance(loads.measured(free)) == pytest.approx(loads.imbalance(loads.measured(by_cost)))
+
+
+def test_modes_are_the_shadow_its_twins_and_two_controls():
+    options = {"samples": 1_000, "rate": 0.1, "rows": 0.3}
+    made = {mode: alphas.job(5, mode, 500, alpha=0.25, **options)["protocol"] for mode in alphas.MODES}
+    assert made["s-easgd"].alpha == 0.25 and made["fr-easgd (30)"].alpha == 0.25 and made["fr-easgd (30)"].every == 30
+    assert made["never"].alpha == 0 and type(made["never"]) is type(made["s-easgd"])
+    task = alphas.job(5, "never", 500, **options)["workload"]
+    assert (task.dense_optimizer.lr, task.row_optimizer.lr, task.world) == (0.1, 0.3, 500)
+
+
+@pytest.mark.nightly
+def test_the_shadow_is_at_the_calibrated_gap_on_light_clicks():
+    """Two links take 125 copies a second, so each of 20 trainers has 6.25 mixes, and 74.9 steps, a second: 11.98 in between."""
+    run = lib.train(**study.timing(alphas.job(20, "s-easgd", 500, samples=40_000)), save=False)
+    assert run.summary["sync_gap"] == pytest.approx(tasks.STEPS * 20 / tasks.syncs(2), rel=0.1)
+
+
+def test_what_never_trains_brings_nothing():
+    run = lib.train(**alphas.job(5, "frozen", 500, samples=2_000), save=False)
+    assert run.history["ne"].dropna().nunique() == 1
+    figures = quality.figures(run)
+    assert figures["ne"] == figures[quality.ONE_COPY] == pytest.approx(run.history["expected_ne"].dropna().iloc[0])
+
+
+def test_entropy_less_a_modes_is_of_the_same_place():
+    modes = (("a", 0.5), ("b", 0.75))
+    rows = [(crew, mode, seed, ne + seed) for crew in (5, 20) for seed in (1, 2) for mode, ne in modes]
+    data = pd.DataFrame(rows, columns=["trainers", "mode", "seed", "ne"])
+    found = alphas.differences(data, ["trainers", "seed"], "a", "b")
+    assert set(found.loc[found["mode"] == "b", "ne less a's"]) == {0.25}
+    assert set(found.loc[found["mode"] == "a", "ne less b's"]) == {-0.25}
+
+
+def test_the_mean_its_interval_and_the_smallest_effect_stand_together():
+    data = pd.DataFrame({"trainers": [5] * 3, "x": [1.0, 2.0, 3.0]})
+    found = alphas.intervals(data, ["x"], ["trainers"]).loc[(5, "x")]
+    mean, low, _ = interval([1.0, 2.0, 3.0])
+    assert found.tolist() == pytest.approx([2, mean - low, smallest_effect(mean - low, 3)])
+    assert found["tells"] > found["+-"]

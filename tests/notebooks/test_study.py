@@ -7,19 +7,16 @@ import pandas as pd
 import pytest
 
 import lib
-from lib import Job, Run, workloads
+from lib import Job, workloads
 from lib.errors import LockstepError
 from notebooks import noise_floor, study
 from reports import claims
+from tests.toys import run_of
 
 
 def test_a_grid_s_last_axis_turns_fastest():
-    assert study.grid(task=("a", "b"), seed=range(2)) == [
-        {"task": "a", "seed": 0},
-        {"task": "a", "seed": 1},
-        {"task": "b", "seed": 0},
-        {"task": "b", "seed": 1},
-    ]
+    found = study.grid(task=("a", "b"), seed=range(2))
+    assert [(each["task"], each["seed"]) for each in found] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
     assert study.grid(task=(), seed=range(2)) == []
 
 
@@ -31,12 +28,8 @@ def test_a_study_s_table_tells_of_each_place_s_run():
     data, runs = study.run_grid(
         job, places, lambda run, protocol, seed: {"where": f"{protocol} {seed}"}, loss="loss", qps=study.pace
     )
-    assert [(run.provenance["protocol"]["name"], run.provenance["seed"]) for run in runs] == [
-        ("sync", 0),
-        ("sync", 1),
-        ("async", 0),
-        ("async", 1),
-    ]
+    made = [(run.provenance["protocol"]["name"], run.provenance["seed"]) for run in runs]
+    assert made == [("sync", 0), ("sync", 1), ("async", 0), ("async", 1)]
     assert data.columns.tolist() == ["protocol", "seed", "loss", "qps", "where"]
     assert data["where"].tolist() == ["sync 0", "sync 1", "async 0", "async 1"]
     assert data["loss"].tolist() == [run.summary["loss"] for run in runs]
@@ -69,7 +62,7 @@ def known_and_not(auc):
     """A run that was evaluated twice in its last fifth, by labels, and where `auc` says so under the truth."""
     history = pd.DataFrame({"samples": [500, 900, 1000], "auc": [0.1, 0.6, 0.8]})
     history = history if auc is None else history.assign(expected_auc=auc)
-    return Run(history, {"auc": 0.8, "qps": 5.0}, *[pd.DataFrame()] * 2, {}, "")
+    return run_of(history, auc=0.8, qps=5.0)
 
 
 def test_a_table_has_qualities_under_the_truth_and_by_labels_next_to_them():
@@ -145,11 +138,8 @@ def test_a_grid_goes_on_until_its_best_is_inside():
 def test_axes_are_tuned_apart_and_one_with_a_single_value_is_not():
     measured, asked = hill()
     curve = study.climb(measured, {"dense": AXES["dense"], "rows": (0.01,)}, seeds=(0,))
-    assert (
-        curve["inside"].all()
-        and set(curve["rows"]) == {0.01}
-        and set(curve["dense"]) == {0.001, 0.003, 0.01, 0.03, 0.1}
-    )
+    assert curve["inside"].all() and set(curve["rows"]) == {0.01}
+    assert set(curve["dense"]) == {0.001, 0.003, 0.01, 0.03, 0.1}
     assert [len(places) for places in asked] == [3, 1, 1]
 
 
@@ -181,13 +171,7 @@ def test_a_setting_that_fails_on_a_seed_is_no_best():
 
 def test_runs_are_paired_by_what_they_share():
     """Rows in no order: each is held against the base with its own task and seed, and against nothing where there is none."""
-    rows = [
-        ("a", "gba", 1, 5.0),
-        ("a", "sync", 0, 1.0),
-        ("b", "gba", 0, 7.0),
-        ("a", "gba", 0, 4.0),
-        ("a", "sync", 1, 2.0),
-    ]
+    rows = [("a", "gba", 1, 5), ("a", "sync", 0, 1), ("b", "gba", 0, 7), ("a", "gba", 0, 4), ("a", "sync", 1, 2)]
     data = pd.DataFrame(rows, columns=["task", "protocol", "seed", "auc"])
     found = study.baseline(data, "auc", ["task", "seed"], protocol="sync")
     np.testing.assert_array_equal(found, [2, 1, np.nan, 1, 2])
@@ -196,6 +180,15 @@ def test_runs_are_paired_by_what_they_share():
 
 def test_courses_have_their_places_and_no_gaps():
     history = pd.DataFrame({"samples": [1, 2, 3], "auc": [np.nan, 0.5, 0.6], "loss": [1.0, 1.0, 1.0]})
-    run = Run(history, {}, *[pd.DataFrame()] * 2, {}, "")
-    found = study.histories([{"seed": 7}], [run], "samples", "auc")
+    found = study.histories([{"seed": 7}], [run_of(history)], "samples", "auc")
     assert found.to_dict("list") == {"samples": [2, 3], "auc": [0.5, 0.6], "seed": [7, 7]}
+
+
+def test_each_run_is_held_against_that_of_its_own_seed():
+    """Worlds 0.5 apart, modes 0.1: unpaired, the spread of the worlds would hide them."""
+    rows = [("sync", 1, 0.5), ("sync", 2, 1.0), ("async", 1, 0.4), ("async", 2, 0.9), ("async", 3, 0.7)]
+    data = pd.DataFrame(rows, columns=["protocol", "seed", "auc"])
+    found = study.differences(data, ["auc"], ["seed"], protocol="sync")
+    assert found["auc less sync's"].tolist()[:4] == pytest.approx([0, 0, -0.1, -0.1])
+    assert found["auc less sync's"].isna().tolist() == [False] * 4 + [True], "nobody to be held against"
+    assert "auc less sync's" not in data

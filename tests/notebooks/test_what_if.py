@@ -41,12 +41,10 @@ def test_seconds_are_those_that_are_known_times_how_much_slower_its_samples_come
 
 def advice(tried=None, compared=("sync", "gba"), lost=(), updates=500.0, **columns):
     places = [f"place {number}" for number in range(len(next(iter(columns.values()))))] if columns else []
-    rows = pd.DataFrame(
-        {"protocol": [*compared], "difference, high": [-1.0 if name in lost else 0.0 for name in compared]}
-    )
-    comparison = SimpleNamespace(
-        choice=lambda: "gba", summary=lambda: rows, runs=pd.DataFrame({"protocol": list(compared), "best": 1.0})
-    )
+    high = [-1.0 if name in lost else 0.0 for name in compared]
+    rows = pd.DataFrame({"protocol": [*compared], "difference, high": high})
+    runs = pd.DataFrame({"protocol": [*compared], "best": 1.0})
+    comparison = SimpleNamespace(choice=lambda: "gba", summary=lambda: rows, runs=runs)
     return Advice({}, pd.DataFrame(tried or {}), {}, comparison, pd.DataFrame(columns, places), updates)
 
 
@@ -58,22 +56,18 @@ def test_what_a_choice_costs_elsewhere_is_said():
 
 
 def test_a_protocol_that_loses_is_no_rival_elsewhere():
-    found = advice(
-        compared=("sync", "gba", "async"), lost=("async",), sync=[10.0, 9.0], gba=[5.0, 6.0], async_=[1.0, 1.0]
-    )
-    found.what_if.columns = ["sync", "gba", "async"]
+    seconds = {"sync": [10.0, 9.0], "gba": [5.0, 6.0], "async": [1.0, 1.0]}
+    found = advice(compared=tuple(seconds), lost=("async",), **seconds)
     assert found.depends_on()[0].endswith("gba stays the fastest, at least 1.50 times as fast as the next.")
 
 
 def test_a_choice_that_holds_everywhere_is_one_sentence():
     start = "On all 3 clusters that were simulated, with other workers, networks and steps, gba stays the fastest, "
-    assert advice(sync=[10.0, 4.0, 9.0], gba=[5.0, 3.2, 3.0]).depends_on() == [
-        start + "at least 1.25 times as fast as the next."
-    ]
-    assert advice(sync=[np.nan] * 3, gba=[5.0, 3.2, 3.0]).depends_on() == [start + "alone at the goal."]
-    assert advice().depends_on() == [] and advice(gba=[5.0]).depends_on() == [
-        "If place 0: gba stays the fastest, the only one at the goal."
-    ]
+    some, alone = ([10.0, 4.0, 9.0], "at least 1.25 times as fast as the next."), ([np.nan] * 3, "alone at the goal.")
+    for sync, end in (some, alone):
+        assert advice(sync=sync, gba=[5.0, 3.2, 3.0]).depends_on() == [start + end]
+    only = "If place 0: gba stays the fastest, the only one at the goal."
+    assert advice().depends_on() == [] and advice(gba=[5.0]).depends_on() == [only]
 
 
 def test_runs_that_are_short_and_protocols_that_were_left_out_are_doubts():

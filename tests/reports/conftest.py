@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from reports.runner import notebook_parameters
+from tests.devtools import Browser
 
 CELLS = ("# One", "from notebooks.gba import switching\nx = switching", "print(1)")
 PARAMETERS = 'profile: str = "smoke"  # how long\nrate: float = 0.5  # how fast'
@@ -23,6 +25,15 @@ rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed 
 results = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
 plots.verdicts(claims.record(results, "gba/one", profile=profile))"""
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+
+
+@contextmanager
+def variables(**values):
+    """Have these in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            patch.setenv(name, str(value))
+        yield
 
 
 class House:
@@ -60,18 +71,38 @@ class House:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def record(self, table, notebook, profile=""):
-        """The verdicts of a notebook, as when the runner has put them in their place."""
+    def environment(self, **more):
+        """Be in this repository, where no test's own fixture has it so."""
+        return variables(LOCKSTEP_ROOT=self.root, LOCKSTEP_REPORTS=self.reports, **more)
+
+    def record(self, table, notebook, profile="", commits=()):
+        """The verdicts of a notebook whose runs are of these commits, as when the runner has put them in their place."""
         from reports import claims
 
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("LOCKSTEP_COMMAND", f"lockstep run {notebook}")
-            patched.setenv("LOCKSTEP_STAGE", os.environ.get("LOCKSTEP_STAGE", str(self.reports)))
-            return claims.record(table, notebook, profile)
+        runs = [SimpleNamespace(provenance={"commit": commit}) for commit in commits]
+        stage = os.environ.get("LOCKSTEP_STAGE", self.reports)
+        with variables(LOCKSTEP_COMMAND=f"lockstep run {notebook}", LOCKSTEP_STAGE=stage):
+            return claims.record(table, notebook, profile, runs)
 
     def left_behind(self):
         """Temporary files and stages that should be gone."""
         return [p for p in self.root.rglob(".*") if p.name != ".ipynb_checkpoints"]
+
+
+def git_in(folder):
+    """Runs git there, under a name."""
+
+    def git(*words):
+        command = ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@example.org", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    return git
+
+
+@pytest.fixture
+def browser(tmp_path):
+    with Browser(tmp_path / "browser") as page:
+        yield page
 
 
 @pytest.fixture
@@ -89,15 +120,12 @@ def house(tmp_path, monkeypatch):
 def repository(house, monkeypatch):
     """A checkout with one claim and its notebook, committed."""
 
-    def git(*words):
-        return subprocess.run(
-            ["git", "-C", house.root, *words], capture_output=True, text=True, check=True
-        ).stdout.strip()
+    git = git_in(house.root)
 
     def commit(text):
         house.claims(text, "gba")
         git("add", "-A")
-        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-qm", "x")
+        git("commit", "--allow-empty", "-qm", "x")
         return git("rev-parse", "HEAD")
 
     house.notebook("gba/one", *CELLS, parameters=PARAMETERS)
@@ -113,25 +141,14 @@ def runs():
 
     def run(protocol, seed):
         time = [1.0, 2.0, 3.0]
-        history = pd.DataFrame(
-            {"time": time, "step": [1, 2, 3], "samples": [8, 16, 24], "auc": [0.5, None, 0.7 + seed / 100]}
-        )
-        spans = [
-            ("worker0", "compute", 0.0, 1.0, 0),
-            ("worker10", "compute", 0.0, 2.0, 1),
-            ("worker2", "wait", 1.0, 3.0, 2),
-        ]
-        trace = pd.DataFrame(
-            [*spans, ("server0", "apply", 1.0, 1.1, 0)], columns=["node", "kind", "start", "end", "batch"]
-        )
+        auc = [0.5, None, 0.7 + seed / 100]
+        history = pd.DataFrame({"time": time, "step": [1, 2, 3], "samples": [8, 16, 24], "auc": auc})
+        spans = [("worker0", "compute", 0.0, 1.0, 0), ("worker10", "compute", 0.0, 2.0, 1)]
+        spans += [("worker2", "wait", 1.0, 3.0, 2), ("server0", "apply", 1.0, 1.1, 0)]
+        trace = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch"])
         summary = {"clock": "virtual", "auc": 0.7 + seed / 100, "qps": 8.0, "virtual_seconds": 3.0}
-        provenance = {
-            "seed": seed,
-            "protocol": {"name": protocol},
-            "versions": {"torch": "2"},
-            "commit": "abc",
-            "gpu": None,
-        }
+        provenance = {"seed": seed, "protocol": {"name": protocol}, "versions": {"torch": "2"}}
+        provenance |= {"commit": "abc", "gpu": None}
         return SimpleNamespace(history=history, trace=trace, summary=summary, provenance=provenance, digest="d" * 64)
 
     return {name: [run(name, seed) for seed in range(2)] for name in ("sync", "gba")}

@@ -1,12 +1,12 @@
 """The sentence that says when a card last ran the code."""
 
 import json
-import subprocess
 
 import pytest
 
 from lib import paths
 from reports.readme import CARD, last_card, with_card
+from tests.reports.conftest import git_in
 
 
 @pytest.mark.parametrize("place", ["README.md", "reports/reference/gpu/README.md"])
@@ -19,11 +19,7 @@ def test_it_is_todays_wherever_it_stands(place):
 def test_it_changes_with_lib_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "root", lambda: tmp_path)
 
-    def git(*command):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        done = subprocess.run(["git", *identity, *command], cwd=tmp_path, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
+    git = git_in(tmp_path)
     git("init")
     (tmp_path / "lib").mkdir()
     (tmp_path / "gpu").mkdir()
@@ -38,7 +34,5 @@ def test_it_changes_with_lib_alone(tmp_path, monkeypatch):
     git("commit", "-m", "two")
     assert last_card(tmp_path) == f"Run on a card at commit {made[:7]}."
     (tmp_path / "lib" / "a.py").write_text("1")
-    assert (
-        with_card("A. <!-- card: -->Never. B.", tmp_path)
-        == f"A. <!-- card: -->Not run on a card since commit {made[:7]}. B."
-    )
+    today = f"A. <!-- card: -->Not run on a card since commit {made[:7]}. B."
+    assert with_card("A. <!-- card: -->Never. B.", tmp_path) == today

@@ -35,21 +35,9 @@ GOOD = """
 
 def claim(effect="difference", relation=">=", **changes):
     """A paper's claim about x, or x and y, without a number of the paper's."""
-    given = {
-        "id": "a.b",
-        "notebook": "one",
-        "sentence": "s",
-        "place": "p",
-        "kind": "paper",
-        "effect": effect,
-        "metric": "m",
-        "subject": "x",
-        "reference": "y" if effect in ("difference", "ratio") else None,
-        "relation": relation,
-        "reason": "r",
-        "seeds": 5,
-        "scale": {"paper": "big", "ours": "small"},
-    }
+    given = {"id": "a.b", "notebook": "one", "sentence": "s", "place": "p", "kind": "paper", "reason": "r", "seeds": 5}
+    given |= {"effect": effect, "metric": "m", "relation": relation, "scale": {"paper": "big", "ours": "small"}}
+    given |= {"subject": "x", "reference": "y" if effect in ("difference", "ratio") else None}
     given |= {} if changes.get("kind", "paper") == "paper" else {"seeds": 1}
     given |= {"broken": 0.0} if effect == "value" and changes.get("kind", "paper") == "paper" else {}
     return Claim(**{**given, **changes})
@@ -93,22 +81,10 @@ def test_a_good_claim_is_read(house):
         ("value: 0.2", "a: 1, b: 2", "cases: must differ: write {case} where their names belong"),
         ('">="', '"within"', "relation: a paper's number is judged by >= or <="),
         ("seeds: 5", "seeds: 5\n  share: 0.1", "share: only an equivalence has one"),
-        (
-            "seeds: 5",
-            "seeds: 8\n  share: 0.1\n  frozen: z",
-            "control: is missing: an equivalence needs a planted control",
-        ),
-        (
-            "seeds: 5",
-            "seeds: 5\n  share: 0.1\n  frozen: z\n  control: c",
-            "seeds: must be 8 or more, for an interval within",
-        ),
+        ("seeds: 5", "seeds: 8\n  share: 0.1\n  frozen: z", "control: is missing: an equivalence needs"),
+        ("seeds: 5", "seeds: 5\n  share: 0.1\n  frozen: z\n  control: c", "seeds: must be 8 or more"),
         ("seeds: 5", "seeds: 5\n  broken: 1", "broken: a paper's value needs one, and nothing else has it"),
-        (
-            "{value: 0.2}",
-            "{value: about a fifth}\n  margin: -0.1",
-            "margin: lies on the other side of no effect: that is an equivalence",
-        ),
+        ("{value: 0.2}", "{value: a fifth}\n  margin: -0.1", "margin: lies on the other side of no effect"),
         ("kind: paper", "kind: target", "margin: is missing; what is judged needs it"),
         ("effect: difference", "effect: ratio\n  effect: ratio", "'effect' stands here twice"),
         ("scale: {paper: big, ours: small}", "scale: {paper: big}", "scale: must have exactly"),
@@ -137,10 +113,7 @@ def test_a_malformed_claim_is_named(house, old, new, message):
         ({"effect": "value", "kind": "target", "relation": "within", "margin": 1}, "is two numbers for within"),
         ({"effect": "value"}, "margin: is missing"),
         ({"effect": "value", "margin": 1, "broken": None}, "broken: a paper's value needs one"),
-        (
-            {"effect": "value", "margin": 1, "cases": {"a": 2}},
-            "a value has no effect whose size could be judged; write a's",
-        ),
+        ({"effect": "value", "margin": 1, "cases": {"a": 2}}, "a value has no effect whose size could be judged"),
         ({"subject": None, "reference": None, "order": ("x", "y"), "margin": 1}, "margin: an order has none"),
         ({**EQUIVALENCE, "share": 0.2}, "share must be at most 0.1"),
         ({**EQUIVALENCE, "frozen": None}, "share: only an equivalence has one"),
@@ -192,9 +165,7 @@ def test_verdicts_are_stored_and_judged_by_the_rule_of_today(house):
     house.claims(GOOD.replace("value: 0.2", "value: 0.05"))
     (found,) = claims.verdicts()
     assert found.word == "reproduced" and found.again, "by the rule of today"
-    assert any(
-        "judged again, by today's rule, from runs made by the code of commit" in remark for remark in found.remarks
-    )
+    assert "judged again, by today's rule, from runs made by the code of commit" in "; ".join(found.remarks)
     assert found.changed == ("the rule",)
     assert json.loads((house.reports / "claims" / "a.b.json").read_text()) == kept, "the older word stays in the file"
     house.record(results_of(0.05), "one")
@@ -282,12 +253,10 @@ def test_what_is_run_by_hand_leaves_published_verdicts_alone(house, monkeypatch)
 
 
 def test_kinds_are_counted_apart_and_a_papers_by_sealed_seeds(house):
-    target = (
-        GOOD.replace("a.b", "a.d").replace("kind: paper", "kind: target").replace("cases: {value: 0.2}", "margin: 0")
-    )
-    check = (
-        target.replace("a.d", "a.e").replace("target", "check").replace("seeds: 5", "seeds: 1").replace("n: 0", "n: 5")
-    )
+    target = GOOD.replace("a.b", "a.d").replace("kind: paper", "kind: target")
+    target = target.replace("cases: {value: 0.2}", "margin: 0")
+    check = target.replace("a.d", "a.e").replace("target", "check")
+    check = check.replace("seeds: 5", "seeds: 1").replace("n: 0", "n: 5")
     estimate = GOOD.replace("a.b", "a.f").replace("kind: paper", "kind: estimate")
     house.claims(GOOD + target + check + estimate, "gba")
     sealed = results_of(0.2, range(SEALED.start, SEALED.start + 5))
@@ -333,10 +302,8 @@ def test_calibrations_are_read_and_refuse_a_claim(house):
     (found,) = house.record(results_of(0.2), "gba/one")
     assert found.word == "reproduced", "the constant is another notebook's"
     path.write_text(CALIBRATION.replace("fitted_to", "fitted"))
-    with pytest.raises(
-        BadClaim,
-        match=r"calibrations\.yaml: calibration .lib\.seeds\.JUDGING\.start.: fitted: Calibration has no such",
-    ):
+    message = r"calibrations\.yaml: calibration .lib\.seeds\.JUDGING\.start.: fitted: Calibration has no such"
+    with pytest.raises(BadClaim, match=message):
         claims.calibrations()
 
 

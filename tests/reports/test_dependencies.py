@@ -1,9 +1,6 @@
 """What a verdict rests on: each part's change shows as that part's, and git says whether the rule was there before the run."""
 
 import json
-from types import SimpleNamespace
-
-import pytest
 
 from reports import claims
 from reports.claims import dependencies
@@ -11,20 +8,11 @@ from tests.reports.conftest import CELLS, PARAMETERS
 from tests.reports.test_claims import GOOD, results_of
 
 
-def runs_at(*commits):
-    return [SimpleNamespace(provenance={"commit": commit}) for commit in commits]
-
-
 def remarks(house, commits=()):
     """Of the verdict, when the notebook's runs are of these commits."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("LOCKSTEP_STAGE", str(house.reports))
-        patched.setenv("LOCKSTEP_COMMAND", "lockstep run gba/one")
-        claims.record(results_of(0.2), "gba/one", "smoke", {"gba": runs_at(*commits)})
+    house.record(results_of(0.2), "gba/one", "smoke", commits)
     (found,) = claims.verdicts()
-    return "; ".join(
-        remark for remark in found.remarks if remark != "its seeds were not sealed, so that it is not counted"
-    )
+    return "; ".join(each for each in found.remarks if each != "its seeds were not sealed, so that it is not counted")
 
 
 AFTER, UNKNOWN = "its rule was committed after its run", "git cannot say"
@@ -92,10 +80,9 @@ def test_each_part_that_changed_is_named(repository):
     remarks(repository)
     kept = json.loads((repository.reports / "claims" / "a.b.json").read_text())
     assert changed() == ()
-    assert {"the notebook", "notebooks.gba.switching", "notebooks.gba.tasks", "lib.tasks.metrics"} <= kept["parts"][
-        "code"
-    ].keys()
-    assert not any(name.startswith(("lib.drivers", "lib.training")) for name in kept["parts"]["code"])
+    code = kept["parts"]["code"]
+    assert {"the notebook", "notebooks.gba.switching", "notebooks.gba.tasks", "lib.tasks.metrics"} <= code.keys()
+    assert not any(name.startswith(("lib.drivers", "lib.training")) for name in code)
 
     repository.claims(GOOD.replace("0.2", "0.3"), "gba")
     assert changed() == ("the rule",)
@@ -108,7 +95,7 @@ def test_each_part_that_changed_is_named(repository):
     assert changed() == ("the metrics' code (the notebook)",)
     repository.notebook("gba/one", *CELLS, parameters=PARAMETERS)
     assert changed() == ()
-    kept["parts"]["code"]["notebooks.gba.tasks"] = "other"
+    code["notebooks.gba.tasks"] = "other"
     (repository.reports / "claims" / "a.b.json").write_text(json.dumps(kept))
     (found,) = claims.verdicts()
     assert found.changed == ("the metrics' code (notebooks.gba.tasks)",)

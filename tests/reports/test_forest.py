@@ -28,9 +28,8 @@ def test_every_case_with_a_share_is_a_row_in_its_words_colour():
     svg = forest([judged(five(2)), judged(five(-2), id="a.other", sentence="Worse."), kept, without])
     root = ElementTree.fromstring(svg)
     rows = [each for each in root.iter() if each.find("./{*}title") is not None]
-    assert [each.get("class") for each in rows] == ["reproduced", "contradicted", "reproduced"], (
-        "one has no number of the paper"
-    )
+    shown = [each.get("class") for each in rows]
+    assert shown == ["reproduced", "contradicted", "reproduced"], "one has no number of the paper"
     assert root.get("aria-label") == "3 cases: 1 contradicted, 2 reproduced."
     assert "".join(rows[0].itertext()).split("reproduced: ")[1].strip() == "100 % [90, 110] of the paper's effect"
     assert forest([without]) == ""

@@ -128,9 +128,8 @@ def test_an_equivalence_is_the_share_of_the_gain_that_is_kept(mean, expected, de
     s = 0.3 if expected == "undecided" else 0.1
     for better, sign in ((">=", 1), ("<=", -1)):
         subjects = {"x": eight(mean, s), **KEPT}
-        found = one(
-            claim(**EQUIVALENCE | {"relation": better}), **{n: [sign * x for x in xs] for n, xs in subjects.items()}
-        )
+        mirrored = {name: [sign * x for x in numbers] for name, numbers in subjects.items()}
+        found = one(claim(**EQUIVALENCE | {"relation": better}), **mirrored)
         assert found.word == expected and found.part[0] == pytest.approx(mean / 10)
         assert detail.split(" ")[0] in found.detail
     assert "too few seeds: 7 of 8" in one(claim(**EQUIVALENCE), **{n: xs[:7] for n, xs in subjects.items()}).detail
@@ -390,9 +389,8 @@ def test_the_order_of_rows_and_the_names_of_seeds_do_not_matter(numbers, shuffle
 
 @given(st.lists(FINITE, min_size=5, max_size=12), st.floats(0.01, 100))
 def test_the_unit_does_not_matter(numbers, unit):
-    first, second = (
-        one(claim(cases={"p": 2 * u}), x=[u * x for x in numbers], y=[0.0] * len(numbers)) for u in (1.0, unit)
-    )
+    zeros = [0.0] * len(numbers)
+    first, second = (one(claim(cases={"p": 2 * u}), x=[u * x for x in numbers], y=zeros) for u in (1.0, unit))
     assert first.part == pytest.approx(second.part, rel=1e-6, abs=1e-9)
     assert first.word == second.word or min(abs(x - e) for x in first.part for e in (0, 0.1, 0.5, 2)) < 1e-9
 

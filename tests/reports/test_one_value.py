@@ -6,15 +6,11 @@ from itertools import combinations
 
 from lib import paths
 
+TABLES = ("dssync/table_2_and_5_accuracy_4_nodes", "dssync/table_3_accuracy_16_nodes")
+DAYS = ("gba/figure_7_more_workers", "gba/table_5_3_fine_grained")
 UNLIKE = {
-    (
-        "dssync/table_2_and_5_accuracy_4_nodes",
-        "dssync/table_3_accuracy_16_nodes",
-    ): "4 workers and 16, as the titles say",
-    (
-        "gba/figure_7_more_workers",
-        "gba/table_5_3_fine_grained",
-    ): "the mean of eleven days after Sync's base, and of the first two of them",
+    TABLES: "4 workers and 16, as the titles say",
+    DAYS: "the mean of eleven days after Sync's base, and of the first two of them",
     ("persia/compression", "persia/faults"): "frozen after 120 thousand samples and 102 thousand",
 }
 """Pages that call unlike things alike, with what tells them apart."""

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from html import unescape
 
 import pytest
 
@@ -14,6 +13,7 @@ from reports.page import PageError, check_offline, export, figure_first, render
 from tests.reports.conftest import FIGURE, JUDGED, House
 from tests.reports.test_claims import GOOD, results_of
 
+PROFILE = 'profile: str = "smoke"'
 HEADINGS = "# Title & all\n\n## Same\n\ntext with `code`, [a link](https://example.org)\n\n## Same\n\n### Below"
 
 
@@ -21,30 +21,14 @@ HEADINGS = "# Title & all\n\n## Same\n\ntext with `code`, [a link](https://examp
 def built(tmp_path_factory):
     """One small notebook executed and exported for all the tests below."""
     house = House(tmp_path_factory.mktemp("built"))
-    house.notebook(
-        "gba/one",
-        HEADINGS,
-        FIGURE,
-        "plots.settings(a=1)",
-        "data",
-        'print("a <b>")',
-        parameters='profile: str = "smoke"',
-    )
+    cells = [HEADINGS, FIGURE, "plots.settings(a=1)", "data", 'print("a <b>")']
+    house.notebook("gba/one", *cells, parameters=PROFILE)
     house.notebook("gba/two", "# Not run")
     house.claims(GOOD, "gba")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOCKSTEP_ROOT", str(house.root))
-        patch.setenv("LOCKSTEP_REPORTS", str(house.reports))
+    with house.environment():
         house.index = build(name="gba/one")
     house.page = (house.reports / "gba" / "one.html").read_text()
     return house
-
-
-def test_nothing_is_loaded(built):
-    for html in (built.page, built.index.read_text()):
-        check_offline(html)
-        assert "default-src 'none'" in unescape(html)
-    assert 'href="https://example.org"' in built.page  # a link that a reader may follow loads nothing
 
 
 def test_code_is_folded(built):
@@ -72,10 +56,6 @@ def test_text_is_escaped(built):
     assert "a &lt;b&gt;" in built.page and "<title>Title &amp; all · Lockstep</title>" in built.page
 
 
-def test_pages_are_small_and_lead_home(built):
-    assert len(built.page) < 200_000 and 'href="../index.html"' in built.page
-
-
 def test_the_index_has_every_experiment(built):
     html, paper = built.index.read_text(), (built.reports / "gba" / "index.html").read_text()
     assert 'href="gba/one.html"' in html and "not run yet" in html and 'href="gba/index.html#a.b"' in html
@@ -84,7 +64,6 @@ def test_the_index_has_every_experiment(built):
 
 
 def test_the_index_shows_a_verdict_and_a_changed_claim(house):
-
     house.notebook("one", "# One")
     house.claims(GOOD)
     house.record(results_of(-1), "one")
@@ -110,9 +89,8 @@ def test_a_page_shows_its_verdicts_as_they_stand(house):
     (house.reports / "one.ipynb").write_text(json.dumps(nb))
     house.claims(GOOD.rstrip("\n") + "\n  explanations: [{changed: half the rate, found: the same}]\n")
     html = render(house.reports / "one.ipynb")
-    assert "of the run" not in html and html.count("Tested: half the rate. Found: the same.") == 2, (
-        "in short, and beside the verdict"
-    )
+    assert "of the run" not in html
+    assert html.count("Tested: half the rate. Found: the same.") == 2, "in short, and beside the verdict"
 
 
 def test_the_index_shows_claims_whose_notebook_is_missing(house):
@@ -164,8 +142,8 @@ def test_a_notebook_that_makes_no_offline_page_is_refused(house, output, message
 
 def test_what_works_is_built_before_a_failure_is_told(house, monkeypatch):
     monkeypatch.setattr("reports.runner.parallel.cpu_count", lambda: 1)  # side by side: test_runner.py
-    house.notebook("a", "# A", "1 / 0", parameters='profile: str = "smoke"')
-    house.notebook("b", "# B", parameters='profile: str = "smoke"')
+    house.notebook("a", "# A", "1 / 0", parameters=PROFILE)
+    house.notebook("b", "# B", parameters=PROFILE)
     with pytest.raises(runner.NotebookFailed, match=r"(?s)1 notebooks failed.*cell 3: ZeroDivisionError"):
         build()
     assert (house.reports / "b.html").exists() and not (house.reports / "a.html").exists()
@@ -185,8 +163,8 @@ def test_a_page_answers_first_and_says_everything_once(house):
     """Question, in short, the finding, verdicts, settings, limits, provenance, whatever the order of the cells."""
     code = "from reports import plots\n"
     cells = [code + cell if "plots" in cell else cell for cell in ORDER]
-    house.notebook("gba/one", *cells, CARD, JUDGED, "# \n\n## Limits\n\nNone.", parameters='profile: str = "smoke"')
-    house.notebook("gba/two", "# Second", parameters='profile: str = "smoke"')
+    house.notebook("gba/one", *cells, CARD, JUDGED, "# \n\n## Limits\n\nNone.", parameters=PROFILE)
+    house.notebook("gba/two", "# Second", parameters=PROFILE)
     house.claims(GOOD, "gba")
     build("laptop", "gba/two")
     build("laptop", "gba/one")
@@ -208,18 +186,11 @@ def test_a_page_answers_first_and_says_everything_once(house):
     assert '<span class="published">published: ' in page and "this short run:" in page
 
 
-@pytest.mark.parametrize(
-    ("between", "up"),
-    [
-        (
-            '<details class="code"><summary>3 lines</summary><p>a</p></details><div class="result"><table></table></div>',
-            True,
-        ),
-        ('<h2 id="x">X</h2>', False),
-        ("<p>What the marks are.</p>", False),
-        ("<pre>a line that was printed</pre>", False),
-    ],
-)
+FOLDED = '<details class="code"><summary>3 lines</summary><p>a</p></details><div class="result"><table></table></div>'
+WORDS = ['<h2 id="x">X</h2>', "<p>What the marks are.</p>", "<pre>a line that was printed</pre>"]
+
+
+@pytest.mark.parametrize("between, up", [(FOLDED, True), *((words, False) for words in WORDS)])
 def test_the_first_figure_stands_right_after_in_short(between, up):
     """Past folded code and tables, and not past the words that lead to it; the second stays where it is."""
     short = '<section class="short"><h2>In short</h2><p>a</p></section></div>'

@@ -1,6 +1,7 @@
 import base64
 import dataclasses
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -12,36 +13,29 @@ from matplotlib.colors import to_rgb
 from lib.errors import BadOption, UnknownName
 from lib.protocols import ALL
 from reports import markup, palette, plots
-from reports.claims import Verdict, judge, judging
+from reports.claims import Verdict, judge
 from reports.notebook_output import differences
-from tests.reports.test_claims import CALIBRATION, GOOD, claim
+from tests.reports.test_claims import CALIBRATION, GOOD, claim, results_of
 from tests.reports.test_judge import five, table
 
 
-def shown(house, runs):
-    data = plots.histories(runs)
-    return plots.show(plots.curves(data, y="auc"), data, name="gba/figure_1/auc", caption="C & c.", alt='A "rise".')
-
-
 def test_a_figure_has_words_and_numbers(house, runs):
-    html = shown(house, runs).html
+    data, name = plots.histories(runs), "gba/figure_1/auc"
+    html = plots.show(plots.curves(data, y="auc"), data, name=name, caption="C & c.", alt='A "rise".').html
+    place = house.reports / "interactive" / "gba" / "figure_1"
     assert 'alt="A &#34;rise&#34;."' in html and "C &amp; c." in html
-    saved = pd.read_csv(house.reports / "interactive" / "gba" / "figure_1" / "auc.csv")
+    saved = pd.read_csv(place / "auc.csv")
     offered = re.search(r'href="data:text/csv;base64,([^"]+)" download="auc.csv"', html)[1]  # works in JupyterLab
-    assert base64.b64decode(offered) == (house.reports / "interactive" / "gba" / "figure_1" / "auc.csv").read_bytes()
+    assert base64.b64decode(offered) == (place / "auc.csv").read_bytes()
     assert len(saved) == 12 and saved["auc"].dropna().tolist() == pytest.approx([0.5, 0.7, 0.5, 0.71] * 2)
     embedded = re.search(r"png;base64,([^\"]+)", html)[1]
-    assert base64.b64decode(embedded) == (house.reports / "interactive" / "gba" / "figure_1" / "auc.png").read_bytes()
+    assert base64.b64decode(embedded) == (place / "auc.png").read_bytes()
 
 
 def test_what_was_found_is_a_runs_own_or_for_a_short_run_what_is_published(house):
     house.notebook("gba/one", "# One")
     house.claims(GOOD, "gba")
-    results = pd.DataFrame(
-        [(s, seed, x) for s, x in (("gba", 0.2), ("sync", 0.0)) for seed in judging(5)],
-        columns=["subject", "seed", "auc"],
-    )
-    own = house.record(results, "gba/one", "laptop")
+    own = house.record(results_of(0.2), "gba/one", "laptop")
     html = plots.found(own, "a.b").html
     assert "<p>Found:</p>" in html and "Better. Found: 100 %" in html and "published" not in html
     short = [dataclasses.replace(verdict, profile="smoke") for verdict in own]
@@ -50,11 +44,7 @@ def test_what_was_found_is_a_runs_own_or_for_a_short_run_what_is_published(house
     assert "Found, as published" in plots.found(short, "a.b").html
     with pytest.raises(UnknownName, match=r"a\.c"):
         plots.found(own, "a.c")
-
-
-def test_a_page_leads_to_its_own_numbers(house, runs, monkeypatch):
-    monkeypatch.setenv("LOCKSTEP_STAGE", str(house.reports))
-    assert 'href="figure_1/auc.csv"' in shown(house, runs).html
+    assert str(plots.found([], "a.b")) == "", "of runs that are not judged"
 
 
 def test_equal_figures_are_equal_bytes(runs):
@@ -115,9 +105,8 @@ def test_protocols_look_alike_everywhere_and_unlike_each_other():
     assert len({*known.values()}) == len(known) and known.keys() >= {*ALL} - {"pair"}
     assert plots.colour("gba(iota=4)") == plots.colour("gba") == known["gba"]
     assert plots.colour("bsp-4k") == known["bsp"] and plots.colour("hop-bs-2") == known["hop-bs"]
-    assert (
-        plots.colour("DS-Sync, naive") == plots.colour("ds-sync") != plots.colour("BSP") == plots.colour("all-reduce")
-    )
+    assert plots.colour("DS-Sync, naive") == plots.colour("ds-sync") != plots.colour("BSP")
+    assert plots.colour("BSP") == plots.colour("all-reduce")
     assert plots.colour("mine") == plots.colour("mine")
     own = {plots.colour(name)[0] for name in ("mine", "fresh", "mine.py:Mine", "my-rule")}
     assert own == {*palette.OWN} and not own & {tone for tone, _ in known.values()}
@@ -158,16 +147,13 @@ def test_what_the_paper_has_is_hollow_and_what_is_predicted_a_line():
 @pytest.mark.parametrize("index", [["sync", "gba"], [7, 3]])
 def test_names_of_rows_are_shown_and_counts_of_rows_are_not(index):
     html = plots.table(pd.DataFrame({"auc": [0.5, 0.75]}, index=index)).html
-    assert re.findall(r"<td[^>]*>([^<]*)</td>", html) == (
-        ["sync", "0.50", "gba", "0.75"] if "gba" in index else ["0.50", "0.75"]
-    )
+    named = ["sync", "0.50", "gba", "0.75"]
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", html) == (named if "gba" in index else named[1::2])
 
 
 def test_a_table_has_no_raw_numbers():
-    data = pd.DataFrame({"task": ["a", "b"], "auc": [0.731234567, None], "n": [1200, 3], "qps": [0.25, 1.0]}).set_index(
-        "task"
-    )
-    html = plots.table(data, "Told.").html
+    data = pd.DataFrame({"task": ["a", "b"], "auc": [0.731234567, None], "n": [1200, 3], "qps": [0.25, 1.0]})
+    html = plots.table(data.set_index("task"), "Told.").html
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", html)
     assert cells == ["a", "0.7312", "1\u202f200", "0.25", "b", "–", "3", "1.00"]
     assert ">AUC</th>" in html and "Told." in html and "NaN" not in html
@@ -184,9 +170,8 @@ def test_the_provenance_card_says_what_is_shared_once(runs, house, monkeypatch):
 
 def test_provenance_of_several_tasks_says_of_each_what_differs():
     """Three tasks of eight worlds each stood there twenty-four times in full."""
-    tasks = [
-        {"name": name, "batch_size": size, "world": world} for name, size in (("a", 8), ("b", 9)) for world in (5, 6, 7)
-    ]
+    both = ({"name": "a", "batch_size": 8}, {"name": "b", "batch_size": 9})
+    tasks = [{**task, "world": world} for task in both for world in (5, 6, 7)]
     shared, differing = differences([{"workload": task, "clock": "virtual"} for task in tasks])
     assert shared == {"workload a": {"batch_size": 8}, "workload b": {"batch_size": 9}, "clock": "virtual"}
     assert differing == {"workload": "a; b", "workload a, world": "5 to 7", "workload b, world": "5 to 7"}
@@ -235,23 +220,10 @@ def test_markup_in_values_is_text():
     assert "<b>" not in markup.parts().table(["<b>"], [["<b>"]], "<b>")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"),
-        (float("nan"), "–"),
-        (0.6, "0.6"),
-        (0.0, "0"),
-        (-0.00575, "−0.00575"),
-        (2.3456, "2.346"),
-        (1e-8, "1.00 × 10⁻⁸"),
-        (1234567, "1\u202f234\u202f567"),
-        (True, "True"),
-        ("x", "x"),
-    ],
-)
-def test_numbers(value, text):
-    assert markup.number(value) == text
+def test_numbers():
+    assert [markup.number(x) for x in (None, math.nan, True, "x")] == ["–", "–", "True", "x"]
+    assert [markup.number(x) for x in (0.6, 0.0, -0.00575, 2.3456)] == ["0.6", "0", "−0.00575", "2.346"]
+    assert [markup.number(x) for x in (1e-8, 1234567)] == ["1.00 × 10⁻⁸", "1\u202f234\u202f567"]
 
 
 def test_what_is_no_protocol_has_a_colour_of_its_own_in_a_figure():
@@ -272,7 +244,3 @@ def test_no_notebook_has_colours_of_its_own_for_protocols():
         code = "".join("".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code")
         found |= {path.stem} if own.search(code) else set()
     assert not found
-
-
-def test_of_runs_that_are_not_judged_nothing_was_found():
-    assert str(plots.found([], "a.b")) == ""

@@ -43,10 +43,7 @@ def executed(tmp_path_factory):
     house = House(tmp_path_factory.mktemp("executed"))
     house.notebook("gba/one", "# One", FIGURE, JUDGED, parameters=PARAMETERS)
     house.claims(GOOD, "gba")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOCKSTEP_ROOT", str(house.root))
-        patch.setenv("LOCKSTEP_REPORTS", str(house.reports))
-        patch.setenv(DRAWN, str(SEALED.start))
+    with house.environment(**{DRAWN: SEALED.start}):
         runner.run("gba/one", "laptop")
     return contents(house.root)
 
@@ -62,7 +59,14 @@ def ran(house, executed):
     return house
 
 
-def change(path, **facts):
+def forget_the_run(house):
+    """As on a machine where it was not made."""
+    (house.reports / "gba" / "one.ipynb").unlink()
+    (house.reports / "claims" / "a.b.json").unlink()
+
+
+def change(house, **facts):
+    path = house.reports / "gba" / "one.ipynb"
     nb = json.loads(path.read_text())
     nb["metadata"]["lockstep"] |= facts
     path.write_text(json.dumps(nb))
@@ -76,13 +80,9 @@ def test_what_is_published(ran):
     assert found.keys() == fronts | {"gba/one.html", "gba/one/auc.csv", "claims/a.b.json"}
     page, front = found["gba/one.html"].decode(), found["index.html"].decode()
     assert 'href="one/auc.csv"' in page and 'href="../index.html"' in page
-    for address in (
-        "../../../notebooks/gba/one.ipynb",
-        "https://arxiv.org/abs/2205.11048",
-        "../gba/index.html",
-        "../rules.html",
-    ):
-        assert f'href="{address}"' in page[: page.index("</header>")]
+    links = {*re.findall(r'href="([^"]+)"', page[: page.index("</header>")])}
+    assert links >= {"../../../notebooks/gba/one.ipynb", "https://arxiv.org/abs/2205.11048"}
+    assert links >= {"../gba/index.html", "../rules.html"}
     text = found["gba/README.md"].decode()
     assert "| Better. | 0.200 AUC (100 % [100, 100] of the paper's effect) | 0.200 AUC | reproduced |" in text
     assert "[data: auc](one/auc.csv)" in text and "(effects.svg)" in text
@@ -98,22 +98,15 @@ def test_what_is_published(ran):
     assert ran.left_behind() == []
 
 
-def test_a_second_time_changes_no_byte(ran):
+def test_a_second_time_changes_no_byte_and_leaves_what_no_notebook_makes(ran):
     first = (contents(publish.publish().parent), (ran.root / "README.md").read_bytes())
     assert (contents(publish.publish().parent), (ran.root / "README.md").read_bytes()) == first
     (paths.reference() / "of_an_older_time.html").touch()
-    assert contents(publish.publish().parent) == first[0]
-
-
-def test_what_no_notebook_makes_stays(ran):
-    publish.publish()
     by_hand = {"soak.json": b"{}", "gpu/speed.csv": b"a,b"}
+    (paths.reference() / "gpu").mkdir()
     for name, data in by_hand.items():
-        (paths.reference() / name).parent.mkdir(exist_ok=True)
         (paths.reference() / name).write_bytes(data)
-    publish.publish()
-    found = contents(paths.reference())
-    assert {name: found[name] for name in by_hand} == by_hand
+    assert contents(publish.publish().parent) == first[0] | by_hand
 
 
 def test_pages_that_were_not_run_here_stay(ran):
@@ -121,8 +114,7 @@ def test_pages_that_were_not_run_here_stay(ran):
     beside them, and the index has all."""
     publish.publish()
     before = contents(paths.reference())
-    (ran.reports / "gba" / "one.ipynb").unlink()
-    (ran.reports / "claims" / "a.b.json").unlink()
+    forget_the_run(ran)
     ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
     runner.run("oac/three", "laptop")
     publish.publish()
@@ -164,10 +156,8 @@ def test_the_readme_has_the_findings(ran):
     publish.publish()
     text = (ran.root / "README.md").read_text()
     assert text.startswith("# Kit\n\nbefore\n\n<!-- findings") and text.count("\n\nafter\n") == 3
-    assert (
-        "\nold\n" not in text
-        and "- We judged 1 of the papers' claims by pre-registered rules: 1 are reproduced." in text
-    )
+    assert "\nold\n" not in text
+    assert "- We judged 1 of the papers' claims by pre-registered rules: 1 are reproduced." in text
     assert "| **Fixed-size global batch** `gba`, `bsp`, `admission` | An update averages" in text
     assert "](https://arxiv.org/abs/2205.11048) |" in text and "| 1: 1 reproduced |" in text
     assert published_readme() == text
@@ -222,9 +212,8 @@ def test_a_headline_has_its_numbers_until_a_verdict_changes(house):
     assert headline("gba", judged) == "Ours 0.0500, the paper 0.2, 25 % of it." and headline("oac", judged) == ""
     assert "| Ours 0.0500, the paper 0.2, 25 % of it. | 1: 1 other size |" in papers(paths.reference(), judged)
     (house.notebooks / "headlines.yaml").write_text(text.replace("other size", "reproduced"))
-    assert headlines()["gba"].outdated({each.claim.id: each for each in judged}) == [
-        "gba.x: reproduced then, other size now"
-    ]
+    outdated = headlines()["gba"].outdated({each.claim.id: each for each in judged})
+    assert outdated == ["gba.x: reproduced then, other size now"]
     assert headline("gba", judged) == "" and "wait for their next run" in papers(paths.reference(), judged)
 
 
@@ -256,9 +245,8 @@ def test_headlines_fit_what_is_published():
         assert name in known and not each.outdated(found), each.outdated(found)
         assert len(each.filled(found).split()) <= 36 and "{" not in each.filled(found)
         numbers = [found[number["claim"]].claim for number in NUMBER.finditer(each.text)]
-        assert "foreseen" in each.text or not any(claim.foreseen for claim in numbers), (
-            f"{name}: say what a formula gave"
-        )
+        formula = any(claim.foreseen for claim in numbers)
+        assert "foreseen" in each.text or not formula, f"{name}: say what a formula gave"
 
 
 def test_every_page_of_a_paper_begins_with_its_finding():
@@ -283,8 +271,7 @@ def test_the_index_tells_a_claim_that_waits_from_a_page_without_claims(ran):
     runner.run("gba/free", "laptop")
     publish.publish()
     ran.claims(GOOD.replace("a.b", "a.c"), "gba")
-    for place in (ran.reports / "gba" / "one.ipynb", ran.reports / "claims" / "a.b.json"):
-        place.unlink()
+    forget_the_run(ran)
     index = publish.publish().read_text()
     assert ">1 wait for a run<" in index
     rows = dict(re.findall(r'<a href="(gba/(?:one|free))\.html".*?class="marks">(.*?)</span>', index, re.DOTALL))
@@ -305,11 +292,8 @@ def name_a_path(house):
 
 NOT_LAPTOP = r"`make reproduce PROFILE=laptop` makes them:\nnotebook gba/one was run at the profile smoke"
 UNFIT = [
-    (lambda house: change(house.reports / "gba" / "one.ipynb", profile="smoke"), NOT_LAPTOP),
-    (
-        lambda house: change(house.reports / "gba" / "one.ipynb", parameters={"seeds": 1}),
-        "parameters of its own: seeds=1",
-    ),
+    (lambda house: change(house, profile="smoke"), NOT_LAPTOP),
+    (lambda house: change(house, parameters={"seeds": 1}), "parameters of its own: seeds=1"),
     (
         lambda house: (house.reports / "gba" / "one.failed.ipynb").touch(),
         "notebook gba/one failed when it was last run",
@@ -336,8 +320,7 @@ def test_what_is_not_fit_is_refused_and_nothing_changes(ran, plant, message):
 def test_a_rule_that_changed_judges_the_published_runs_again(ran):
     """The page stays with its data and shows today's word, in short and in full; the record keeps that of its run."""
     publish.publish()
-    (ran.reports / "gba" / "one.ipynb").unlink()
-    (ran.reports / "claims" / "a.b.json").unlink()
+    forget_the_run(ran)
     ran.claims(GOOD.replace("value: 0.2", "value: 0.05") + GOOD.replace("a.b", "a.c").replace("auc", "qps"), "gba")
     before = contents(paths.reference())
     for _ in range(2):  # the second time nothing is left to change
@@ -347,10 +330,8 @@ def test_a_rule_that_changed_judges_the_published_runs_again(ran):
         assert page.count('class="verdict other-size"') == 2 and 'class="verdict reproduced"' not in page
         assert "judged again, by today&#39;s rule, from runs made by the code of" in page and "What is seen." in page
         assert '<a href="../claims/a.b.json">claims/a.b.json</a>' in page, "the word of its own day is a link"
-        assert (
-            after["claims/a.b.json"] == before["claims/a.b.json"]
-            and b'"word": "reproduced"' in after["claims/a.b.json"]
-        )
+        assert after["claims/a.b.json"] == before["claims/a.b.json"]
+        assert b'"word": "reproduced"' in after["claims/a.b.json"]
         text = " ".join((ran.root / "README.md").read_text().split())
         assert "by today's rules, which are younger than the runs: 1 hold in direction but not in size." in text
         assert "| 2: 1 other size, 1 waiting for a run |" in text
@@ -363,8 +344,7 @@ def test_where_nothing_was_run_readme_is_made_again_from_what_is_published(ran, 
     """As after a new protocol, which README lists."""
     publish.publish()
     before = contents(paths.reference())
-    (ran.reports / "gba" / "one.ipynb").unlink()
-    (ran.reports / "claims" / "a.b.json").unlink()
+    forget_the_run(ran)
     monkeypatch.setattr(families, "ALL", {**ALL, "mine": ALL["sync"]})
     publish.publish()
     assert "`ssp`, `staleness-aware`, `dc-asgd`, `ringmaster`, `mine` |" in (ran.root / "README.md").read_text()
@@ -376,8 +356,7 @@ def test_nothing_to_publish_and_no_place_for_it(ran):
     with pytest.raises(NoPlace, match=r"README\.md has no place for the findings: a line <!-- findings"):
         publish.publish()
     assert not paths.reference().exists() and ran.left_behind() == []
-    (ran.reports / "gba" / "one.ipynb").unlink()
-    (ran.reports / "claims" / "a.b.json").unlink()
+    forget_the_run(ran)
     with pytest.raises(NotPublished, match="nothing has been run"):
         publish.publish()
 
@@ -397,15 +376,12 @@ def test_paths_of_a_machine(text, found):
     assert machine_path(text) == found
 
 
-def test_every_protocol_is_of_one_family():
-    assert sorted(families.members()) == sorted({*ALL} - {"frozen"})
-
-
 def test_a_new_protocol_joins_the_family_that_takes_its_contract(monkeypatch):
     """So that adding one is a file and a line in `ALL`."""
     monkeypatch.setattr(families, "ALL", {**dict(ALL.items()), "mine": server_rule.Mine})
     [family] = [each for each in families.families() if "mine" in each["members"]]
-    assert family["takes"] == "server" and len(families.members()) == len({*ALL} - {"frozen"}) + 1
+    assert family["takes"] == "server"
+    assert sorted(families.members()) == sorted({*ALL, "mine"} - {"frozen"}), "each is of one family"
 
 
 def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):

@@ -33,9 +33,8 @@ def test_every_claim_of_a_paper_stands_its_trial_or_is_listed():
     found = {claim.id: trials(claim) for claim in claims.load().values() if claim.kind == "paper"}
     found = {name: {trial: why for trial, why in failed.items() if why} for name, failed in found.items()}
     for name, failed in found.items():
-        print(
-            *(f"{name}: {trial}: {'; '.join(why)}" for trial, why in failed.items()), sep="\n", end="\n" * bool(failed)
-        )
+        for which, why in failed.items():
+            print(f"{name}: {which}: {'; '.join(why)}")
     listed = {name: set(each["fails"]) for name, each in UNTRIED.items()}
     assert {name: set(failed) for name, failed in found.items() if failed} == listed
     assert all(each["mend"].strip() for each in UNTRIED.values())

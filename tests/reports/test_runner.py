@@ -133,15 +133,8 @@ line.close()"""
 _open.clear()
 for _ in track(range(4), "whole"): pass"""
     (house.notebooks / "beside.py").write_text("told = 'beside'")
-    house.notebook(
-        "n",
-        "# N",
-        "import os, beside\nprint(os.getcwd(), beside.told, seeds, rate)",
-        WRITES,
-        thread,
-        whole,
-        parameters=PARAMETERS,
-    )
+    where = "import os, beside\nprint(os.getcwd(), beside.told, seeds, rate)"
+    house.notebook("n", "# N", where, WRITES, thread, whole, parameters=PARAMETERS)
     (house.reports / "n").mkdir(parents=True)
     (house.reports / "n" / "of_an_older_run.csv").touch()
     path = runner.run("n", parameters={"seeds": 4, "rate": 2})
@@ -179,9 +172,8 @@ def test_a_failing_cell_is_named_and_changes_nothing(house):
     house.notebook("n", "# N", "seeds", WRITES, 'raise ValueError("no such thing")', "1", parameters=PARAMETERS)
     house.reports.mkdir()
     (house.reports / "n.ipynb").write_text("of an older run")
-    with pytest.raises(
-        runner.NotebookFailed, match=r"notebook n, cell 5: ValueError: no such thing\n.*n\.failed\.ipynb"
-    ):
+    message = r"notebook n, cell 5: ValueError: no such thing\n.*n\.failed\.ipynb"
+    with pytest.raises(runner.NotebookFailed, match=message):
         runner.run("n")
     assert (house.reports / "n.ipynb").read_text() == "of an older run"
     assert {p.name for p in house.reports.iterdir()} == {"n.ipynb", "n.failed.ipynb"}
@@ -373,9 +365,7 @@ def _alive(pid):
 
 
 ROOT = Path(runner.__file__).parents[2]
-COMMITTED = sorted(
-    path for path in (ROOT / "notebooks").rglob("[!.]*.ipynb") if path.parent.name != ".ipynb_checkpoints"
-)
+COMMITTED = sorted(path for path in (ROOT / "notebooks").rglob("[!.]*.ipynb") if path.parent.name[0] != ".")
 
 
 def _staged(path):
@@ -392,11 +382,9 @@ def _profiles(text):
 
 def _lost(text):
     """Calls of what makes tables and figures whose value nobody takes, before a cell's last statement."""
-    body = ast.parse(text).body
-    calls = [
-        node.value for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Expr) and node is not body[-1]
-    ]
-    return [ast.unparse(call) for call in calls if ast.unparse(call).startswith("plots.")]
+    tree = ast.parse(text)
+    calls = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Expr) and node is not tree.body[-1]]
+    return [call for call in calls if call.startswith("plots.")]
 
 
 def test_a_figure_that_is_made_and_not_shown_is_found():
@@ -422,10 +410,9 @@ class TestCommitted:
         assert (spec["name"], spec["language"]) == ("python3", "python")
 
     def test_short(self, path):
+        """The paper, its algorithm, one run, the sweep, what to look for, what was found, an exercise."""
         cells = runner.read(path)["cells"]
-        assert len(cells) <= 20, (
-            "the paper, its algorithm, one run, the sweep, what to look for, what was found, an exercise"
-        )
+        assert len(cells) <= 20
         assert max(len(runner.source(cell).splitlines()) for cell in cells) <= 15
 
     def test_what_is_made_for_the_page_is_shown(self, path):

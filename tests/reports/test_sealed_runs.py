@@ -14,7 +14,6 @@ from reports import claims, runner
 from reports.claims import sealed_runs
 from tests.reports.conftest import CELLS, JUDGED, PARAMETERS
 from tests.reports.test_claims import GOOD, results_of
-from tests.reports.test_dependencies import runs_at
 
 
 def test_each_state_of_a_papers_rules_has_seeds_that_no_other_has(repository):
@@ -80,20 +79,16 @@ def test_the_command_line_draws_them_and_tells_the_notebooks(repository, monkeyp
     assert found.remarks == ("its sealed seeds were drawn 2 times",), "a second run says that it is one"
 
 
-def test_a_rule_that_came_after_its_sealed_run_is_marked(repository, monkeypatch):
+def test_a_rule_that_came_after_its_sealed_run_is_marked(repository):
     before, after = repository.commit(""), repository.commit(GOOD)
-    monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
-    monkeypatch.setenv("LOCKSTEP_COMMAND", "lockstep run gba/one")
     for commit, late in ((before, True), (after, False)):
-        (found,) = claims.record(results_of(0.2, SEALED[:5]), "gba/one", "laptop", {"gba": runs_at(commit)})
+        (found,) = repository.record(results_of(0.2, SEALED[:5]), "gba/one", "laptop", [commit])
         assert ("its rule was committed after its run" in found.remarks) == late
 
 
-def test_what_a_formula_gives_is_foreseen_and_not_counted(repository, monkeypatch):
+def test_what_a_formula_gives_is_foreseen_and_not_counted(repository):
     commit = repository.commit(GOOD.replace("  kind: paper\n", "  kind: paper\n  foreseen: true\n"))
-    monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
-    monkeypatch.setenv("LOCKSTEP_COMMAND", "lockstep run gba/one")
-    (found,) = claims.record(results_of(0.2, SEALED[:5]), "gba/one", "laptop", {"gba": runs_at(commit)})
+    (found,) = repository.record(results_of(0.2, SEALED[:5]), "gba/one", "laptop", [commit])
     assert (found.word, found.counts, found.sealed) == ("reproduced", False, SEALED.start)
     assert "foreseen by a formula, and not counted" in found.remarks and claims.counts(claims.verdicts()) == {}
 

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import io
-import json
 import re
 from html import unescape
 from pathlib import Path
@@ -15,7 +14,8 @@ from lib.protocols import ALL
 from reports import explorer, protocol_pages, timelines
 from reports.page import framed, policy, with_words
 from reports.thumbnails import thumbnails
-from tests.reports.test_browser import BROWSER, POLICY, chromium, probed
+from tests.devtools import BROWSER
+from tests.reports.test_browser import probed
 
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
 MEASURED = {
@@ -32,19 +32,15 @@ MEASURED = {
 
 def test_the_fastest_without_a_loss_is_not_the_fastest():
     """Combinations are no registered protocols, and an interval that is wide enough for any loss shows no equality."""
-    assert explorer.winners(MEASURED) == [
-        ("stragglers", "gba: 2.00×", "d-psgd 4.00× (−0.0700), async 3.00× (−0.0030)", "0.50×")
-    ]
+    faster = "d-psgd 4.00× (−0.0700), async 3.00× (−0.0030)"
+    assert explorer.winners(MEASURED) == [("stragglers", "gba: 2.00×", faster, "0.50×")]
     twins = {"gba": MEASURED["stragglers"]["gba"], "bsp": MEASURED["stragglers"]["gba"], "sync": [1.0] * 3 + [0.0] * 3}
     assert explorer.winners({"shared": twins})[0][1] == "gba = bsp: 2.00×", "identical numbers, and no two equal ones"
     wins = {each["name"]: each["wins"] for each in protocol_pages.entries(MEASURED)}
     assert wins["gba"] == ["stragglers"] and wins["d-psgd"] == wins["async"] == wins["sync"] == wins["oac"] == []
     assert protocol_pages.words(MEASURED["stragglers"]["d-psgd"])[2] == "faster, AUC unclear"
-    assert protocol_pages.words(MEASURED["stragglers"]["async"]) == (
-        "3.00×",
-        "−0.0030 [−0.0040, −0.0020]",
-        "faster, lower AUC",
-    )
+    told = protocol_pages.words(MEASURED["stragglers"]["async"])
+    assert told == ("3.00×", "−0.0030 [−0.0040, −0.0020]", "faster, lower AUC")
 
 
 def test_faster_is_right_and_a_higher_auc_is_up():
@@ -94,18 +90,16 @@ def test_a_page_of_an_earlier_run_gets_todays_title_question_and_finding(house):
     assert '<h1 id="does-it">Does it?</h1><p class="headline">It does.</p>' in new and new.endswith("kept</section>")
     assert with_words(new, "gba/one", []) == new
     bare = with_words("<h1>Old</h1><p>No claims.</p>", "gba/one", [])
-    assert (
-        bare.startswith('<h1>Old</h1><p class="headline">It does.</p>') and "BSP means" in bare and "No claims." in bare
-    )
+    assert bare.startswith('<h1>Old</h1><p class="headline">It does.</p>')
+    assert "BSP means" in bare and "No claims." in bare
 
 
 def test_a_page_names_the_commits_of_its_runs_its_rules_and_itself():
     old = "<summary>How to repeat this page, and what it was made with</summary><dt>commit</dt> · commit 0123456789abc"
     new = framed(old, "oac/eviction")
     assert "<dt>commit of the runs' code</dt>" in new and " · page made at commit 0123456789abc" in new
-    assert (
-        "For the same numbers check out the commit of the runs" in unescape(new) and framed(new, "oac/eviction") == new
-    )
+    assert "For the same numbers check out the commit of the runs" in unescape(new)
+    assert framed(new, "oac/eviction") == new
     if (REFERENCE.parents[1] / ".git").exists():
         assert re.search(r"The verdicts are by the rules of commit [0-9a-f]{10}\.", new)
 
@@ -124,20 +118,19 @@ def test_a_page_has_a_small_picture_of_its_first_figure(tmp_path):
 
 @pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt-get install chromium)")
 class TestInABrowser:
-    def test_published_pages_fit(self, tmp_path):
-        names = ("index.html", "oac/index.html", "protocols/gba.html", "gba/figure_6_switching.html")
-        texts = {name: (REFERENCE / name).read_text(encoding="utf-8") for name in names}
-        found, console = probed({(name, w): (text, w) for name, text in texts.items() for w in (390, 1400)}, tmp_path)
-        for (name, width), what in found.items():
-            assert what == {"wide": width, "faults": [], "fetched": [], "images": True}, f"{name} at {width}"
-        assert console == []
+    def test_published_pages_fit(self, browser):
+        for name in ("index.html", "oac/index.html", "protocols/gba.html", "gba/figure_6_switching.html"):
+            for width in (390, 1400):
+                found = probed(browser, REFERENCE / name, width)
+                assert found == {"wide": width, "faults": [], "fetched": [], "images": True}, f"{name} at {width}"
+        assert browser.complaints() == []
 
-    def test_the_policy_lets_the_pages_own_script_run(self):
-        dom, console = chromium(REFERENCE / "index.html", "--dump-dom")
-        assert console == [] and '<div class="finder">' in dom, "what needs a script is shown by the script"
+    def test_the_policy_lets_the_pages_own_script_run(self, browser):
+        browser.load((REFERENCE / "index.html").as_uri())
+        assert browser.value("!document.querySelector('.finder').hidden"), "what needs a script is shown by the script"
 
-    def test_search_explorer_and_timelines_answer(self, tmp_path):
-        acts = """
+    def test_search_explorer_and_timelines_answer(self, browser):
+        acts = """(() => {
         const act = (e, value, kind) => { e.value = value; e.dispatchEvent(new Event(kind)); };
         const found = {};
         act(one('#search'), 'gba', 'input');
@@ -158,21 +151,21 @@ class TestInABrowser:
         act(one('#slowdown'), 0, 'input'); found.equal = count();
         act(one('#slowdown'), 4, 'input'); found.slow = count();
         act(one('#time'), 0, 'input'); found.start = count();
-        document.title = JSON.stringify(found);"""
-        html = re.sub(POLICY, "", (REFERENCE / "index.html").read_text(encoding="utf-8"))
-        (tmp_path / "page.html").write_text(html.replace("</body>", f"<script>{acts}</script></body>"))
-        dom, console = chromium(tmp_path / "page.html", "--dump-dom")
-        found = json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1]))
-        assert console == [] and found["first"] == "protocols/gba.html" and found["none"] == "Nothing found."
+        return found;
+        })()"""
+        browser.load((REFERENCE / "index.html").as_uri())
+        found = browser.value(acts)
+        assert (
+            browser.complaints() == [] and found["first"] == "protocols/gba.html" and found["none"] == "Nothing found."
+        )
         assert {"sync", "gba", "s-easgd", "hybrid", "ds-sync"} <= {*found["own"]} and "async" not in found["own"]
         assert found["moved"] and found["said"].startswith("async: ") and found["hidden"] == "none"
         assert found["start"] == 0 < found["slow"] < found["equal"] / 2
 
 
 def test_a_sentence_about_one_protocol_of_a_file_is_on_its_page_alone():
-    pages = {
-        name: " ".join(protocol_pages.details(name, {})["about"])
-        for name in ("all-reduce", "2d-sparse", "noloco", "des-loc")
-    }
-    assert "copy of all tables" in pages["2d-sparse"] and "copy of all tables" not in pages["all-reduce"]
-    assert "two workers meet" in pages["noloco"] and "two workers meet" not in pages["des-loc"]
+    def says(name, words):
+        return words in " ".join(protocol_pages.details(name, {})["about"])
+
+    assert says("2d-sparse", "copy of all tables") and not says("all-reduce", "copy of all tables")
+    assert says("noloco", "two workers meet") and not says("des-loc", "two workers meet")
