@@ -74,6 +74,8 @@ class Browser:
         """Open a page and wait until it and its pictures are there."""
         self.open(address)
         self.wait(f"document.readyState == 'complete' && location.href == {json.dumps(address)}", 60)
+        drawn = "Promise.all([...document.images].map((each) => each.decode().catch(() => null)))"
+        self.value(f"Promise.race([{drawn}, new Promise((late) => setTimeout(late, 10000))]).then(() => true)")
 
     def value(self, expression: str) -> Any:
         """A JavaScript expression's value, of a promise what it resolves to."""

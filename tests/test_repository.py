@@ -41,7 +41,7 @@ def test_torch_is_the_first_thing_that_pip_is_asked_for():
 def test_long_profiles_resume_and_smoke_runs_anew(profile, resumes):
     command = ["make", "--dry-run", "reproduce", f"PROFILE={profile}"]
     recipe = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    (run,) = [line for line in recipe.splitlines() if "lib run all" in line]
+    (run,) = [line for line in recipe.splitlines() if "lockstep run all" in line]
     assert f"--profile {profile}" in run and ("--resume" in run) == resumes
     assert ("reports.publish" in recipe) == (profile == "laptop")
 
