@@ -1,4 +1,4 @@
-"""One progress line, with rate and time left where it can be told: on a terminal, in Jupyter, or nowhere."""
+"""One progress line, with its rate and the time left where they are known: on a terminal, in Jupyter, or nowhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Progress(tqdm):
     monitor_interval = 0  # else tqdm keeps a thread
 
     def __init__(self, total: float | None, label: str = "", unit: str = "", even: bool = True) -> None:
-        """`even`: the units take about as long as one another, so that those that are done tell how much time is left."""
+        """`even`: the units take about as long as one another, so that the time left follows from those that are done."""
         self._outer = _open[0] if _open else None
         self._terminal = self._outer is None and sys.stderr is not None and sys.stderr.isatty()
         self._notebook = None if self._outer or self._terminal else _notebook_printer()

@@ -95,9 +95,7 @@ def curves(
     with style():
         fig = Figure(figsize=(WIDTH, 3.7), layout="constrained")
         ax = fig.subplots()
-        looks = {
-            str(name): colour(str(name)) for each in (data, predicted) if each is not None for name in each["protocol"]
-        }
+        looks = _looks("protocol", data, predicted)
         for name, group in data.groupby("protocol", sort=False):
             tone, dashes = looks[str(name)]
             look = {"alpha": 0.85, "linestyle": dashes} if predicted is None else POINTS
@@ -132,8 +130,7 @@ def panels(
         fig = Figure(figsize=(WIDTH, 2.1 * len(rows) + 0.7), layout="constrained")
         grid = fig.subplots(len(rows), len(columns), sharey="row", squeeze=False)
         handles: dict[str, Any] = {}
-        names = dict.fromkeys(str(name) for each in (data, predicted, paper) if each is not None for name in each[hue])
-        looks = {name: colour(name) for name in names} if hue == "protocol" else colours(names)
+        looks = _looks(hue, data, predicted, paper)
         for i, j in ((i, j) for i in range(len(rows)) for j in range(len(columns))):
             ax = grid[i, j]
             measured, *references = (
@@ -164,6 +161,12 @@ def panels(
         ncols = min(5, len(handles), 114 // (max(map(len, handles)) + 10))
         fig.legend(handles.values(), handles, loc="outside upper center", ncols=ncols, handlelength=3, fontsize=9)
     return fig
+
+
+def _looks(hue: str, *tables: pd.DataFrame | None) -> dict[str, Any]:
+    """The colour and dashes of each name in a column of these tables."""
+    names = dict.fromkeys(str(name) for each in tables if each is not None for name in each[hue])
+    return {name: colour(name) for name in names} if hue == "protocol" else colours(names)
 
 
 def _references(

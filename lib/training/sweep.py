@@ -122,7 +122,7 @@ def _runs_in_processes(
 @lru_cache(1)
 def _pool(lanes: int, there: tuple[tuple[str, str], ...]) -> ProcessPoolExecutor:
     """The processes of the last sweep, if they are as many and know the same; not loky's own, which is joblib's as well."""
-    # loky ends a process that has grown by 300 MB and starts another: no news for whoever waits for results.
+    # loky ends a process that has grown by 300 MB and starts another, which changes no result.
     warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
     return ProcessPoolExecutor(lanes, timeout=300, initializer=_init_process, initargs=(os.getpid(),), env=dict(there))
 

@@ -32,12 +32,12 @@ HEAVY = 1e9
 """Operations of a batch from which on a small model stands in."""
 SHORT = 4
 """Batches of each worker in the place of a pass."""
-APART = 6
-"""Times as long is a second short run, and a third, until two differ by `TELLS`."""
-TELLS = 0.5
-"""Processor seconds. The first batches are slower than the others: all their rows are new."""
 LONGER = 32
 """Times that, where it is too short for a rule."""
+LENGTHENED = 6
+"""Times as long as the last is each further short run, until two differ by enough."""
+ENOUGH = 0.5
+"""Processor seconds. The first batches are slower than the others, since all their rows are new."""
 SMALL = (
     "network",
     "hidden",
@@ -86,12 +86,12 @@ def _costs(job: Job, own: Workload, batch: int, length: int) -> tuple[float, flo
     """A run's fixed processor seconds and those of a batch, by two lengths that are far enough apart to tell."""
     _, less, few = _seconds(job, own, batch, length)
     while True:
-        length *= APART
+        length *= LENGTHENED
         _, more, many = _seconds(job, own, batch, length)
         if many < 2 * few:  # a whole pass is as short
             return 0.0, more / many
         each = max((more - less) / (many - few), 0.0)
-        if more - less > TELLS:
+        if more - less > ENOUGH:
             return max(less - few * each, 0.0), each
         less, few = more, many
 

@@ -177,12 +177,12 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
 
 @contextmanager
 def _relayed(line: Progress, file: Path) -> Iterator[None]:
-    """Meanwhile show after this line the kernel's own, which it leaves in a file: a cell may hold a sweep of an hour."""
+    """While a kernel runs show its own progress after this line. It leaves that in a file; a cell may hold a sweep of an hour."""
     over = threading.Event()
 
     def relay() -> None:
         while not over.wait(1.0):
-            with suppress(FileNotFoundError):
+            with suppress(OSError, UnicodeDecodeError):  # not written yet, or half
                 line.set_postfix_str(file.read_text(encoding="utf-8"))
 
     thread = threading.Thread(target=relay, daemon=True)
