@@ -47,7 +47,7 @@ MODES = ("sequential", "pipelined", TUNED, "oac", UNTRAINED)
 OWNS = (OWN, BOTH)
 """What a rate of its own does for asynchrony, asked in setup 1, where it loses."""
 DROPPED = 0.7
-"""The share of gradients that the planted control drops: a first guess, to be set by `planted_control.dose`."""
+"""The share of updates that the planted control leaves out: a first guess, to be set by `planted_control.dose`."""
 
 RANKED = {"evaluation_triples": 4_000, "evaluation_candidates": 1_000}
 """As Marius ranks Freebase86m's triples, against a thousand entities, half of them by degree; so many triples that modes can be
