@@ -84,14 +84,15 @@ def drops(curves: pd.DataFrame, keys: Sequence[str] = ("task", "protocol", "seed
     return pd.DataFrame({"before": before, "lowest": lowest, "end": end, "drop": before - lowest}).reset_index()
 
 
-def drops_below(after: pd.DataFrame, stays: Mapping[str, str]) -> pd.DataFrame:
-    """By how much a mode falls below the one that stays, by where it starts: each seed's most at the first three evaluations."""
-    keys = ["start", "protocol", "seed"]
-    own = after[after["protocol"] == after["start"].map(stays)]
-    both = after.merge(own, on=["start", "seed", "progress"], suffixes=("", "_stay"))
-    first = both.assign(drop=both["auc_stay"] - both["auc"]).groupby(keys, sort=False).head(3)
-    most = first.groupby(keys, sort=False)["drop"].max()
-    return most.groupby(["start", "protocol"], sort=False).agg(["mean", "min", "max"])
+def drops_below(after: pd.DataFrame, stays: Mapping[str, str], keys: Sequence[str]) -> pd.DataFrame:
+    """By how much each run falls below the mode that stays, by where it starts: the most at the first three evaluations after
+    the switch, which are every 5 % of the progress."""
+    after = after.assign(progress=(after["progress"] + 0.1) // 5 * 5).sort_values("progress")
+    after = after.groupby([*keys, "progress"], sort=False, as_index=False)["auc"].last()
+    own = after[after["protocol"] == after["start"].map(stays)].drop(columns="protocol")
+    both = after.merge(own, on=[*(key for key in keys if key != "protocol"), "progress"], suffixes=("", "_stay"))
+    first = both.assign(below=both["auc_stay"] - both["auc"]).groupby([*keys], sort=False).head(3)
+    return first.groupby([*keys], sort=False)["below"].max().reset_index()
 
 
 def claim_table(table: pd.DataFrame) -> pd.DataFrame:

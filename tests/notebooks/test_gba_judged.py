@@ -88,12 +88,12 @@ def test_a_control_of_the_drop_changes_one_thing(monkeypatch):
 def test_a_mode_is_held_against_what_stayed_at_the_same_progress():
     curve = {"sync S": [0.70, 0.71, 0.72, 0.73], "async S": [0.69, 0.66, 0.72, 0.50]}
     rows = [
-        {"start": "from sync", "protocol": mode, "seed": 1, "progress": 5 * place, "auc": auc}
-        for mode, each in curve.items()
+        {"start": "from sync", "protocol": mode, "seed": 1, "progress": 5 * place + off, "auc": auc}
+        for (mode, each), off in zip(curve.items(), (0, 0.3), strict=True)
         for place, auc in enumerate(each)
     ]
-    below = sudden_drop.drops_below(pd.DataFrame(rows), {"from sync": "sync S"})["mean"].round(6)
-    assert below["from sync", "async S"] == 0.05 and below["from sync", "sync S"] == 0.0
+    below = sudden_drop.drops_below(pd.DataFrame(rows), {"from sync": "sync S"}, ["start", "protocol", "seed"])
+    assert below.set_index("protocol")["below"].round(6).to_dict() == {"sync S": 0.0, "async S": 0.05}
 
 
 def test_the_papers_tables_agree_with_its_averages():

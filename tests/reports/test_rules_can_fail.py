@@ -12,10 +12,12 @@ UNTRIED = load(Path(__file__).with_name("untried.yaml"))
 
 
 def pilot(claim):
-    """What published runs gave for the claim, or a pilot's; None where there is neither."""
+    """What published runs gave for the claim, or a pilot's; None where neither has its metrics."""
     for folder in (paths.reference(), paths.reference() / "pilots"):
         if (path := claims.verdict_file(claim.id, folder)).exists():
-            return json.loads(path.read_text(encoding="utf-8"))["results"]
+            results = json.loads(path.read_text(encoding="utf-8"))["results"]
+            if results and {each.metric for each in claim.comparisons} <= results[0].keys():
+                return results
     return None
 
 
