@@ -170,9 +170,7 @@ class StagedRun:
         finished_stages = FinishedStages(world, self.plan.checkpoints)
         await finished_stages.load()
         for phase in self.phases(stages):
-            end = min(
-                self.end_sample, phase.end_sample(phase.workload(self.plan.workload), next_sample, self.workers(phase))
-            )
+            end = self.phase_end(phase, next_sample)
             if next_sample >= end:
                 continue
             if stages and self.schedule.restart and not finished_stages.left:
@@ -198,6 +196,19 @@ class StagedRun:
     def end_sample(self) -> int:
         """The sample before which it ends."""
         return self.plan.first + self.plan.samples
+
+    @property
+    def samples(self) -> int:
+        """How many it trains on, unless a phase's seconds end it before."""
+        place = self.plan.first
+        for phase in self.schedule.phases if isinstance(self.schedule, Schedule) else ():
+            place = max(place, self.phase_end(phase, place))
+        return place - self.plan.first or self.plan.samples
+
+    def phase_end(self, phase: Phase, first: int) -> int:
+        """The sample before which a phase ends that begins at `first`, unless its seconds end it before."""
+        own = phase.end_sample(phase.workload(self.plan.workload), first, self.workers(phase))
+        return min(self.end_sample, own)
 
     def phases(self, stages: Sequence[Stage]) -> Iterator[Phase]:
         """The phases in their order; a choice's next phase follows from the stages so far."""

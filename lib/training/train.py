@@ -193,8 +193,8 @@ class Job:
 
     @property
     def samples(self) -> int:
-        """Samples that it trains on."""
-        return self.staged_run.plan.samples
+        """How many it trains on, unless a phase's seconds end it before."""
+        return self.staged_run.samples
 
     @property
     def folder(self) -> Path:

@@ -9,6 +9,7 @@ from lib.drivers.model_state import _average_arrays, _average_rows, _with_fresh_
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
+from lib.training.train import Job
 from tests.toys import diagonal, weights
 
 TINY = {"samples": 32 * 24, "batch_size": 32, "fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,), "days": 4}
@@ -67,6 +68,16 @@ def test_every_protocol_hands_over_to_every_kind(first, second):
     assert run.summary["samples"] == CLICKS.samples == sum(stage["samples"] for stage in stages)
     assert run.summary["issued"] == 24
     assert run.summary["auc"] == stages[-1]["auc"]
+
+
+@pytest.mark.parametrize("limits", [[{"until_day": 2}], [{"steps": 2}, {"until_samples": 600}], [{"until_samples": 96}, {}]])
+def test_a_job_knows_how_many_samples_it_will_train_on(limits):
+    """Else a progress line has a total that is never reached, and a wrong time left."""
+    schedule = Schedule(phases=tuple(Phase(protocol="sync", **limit) for limit in limits))
+    counted = []
+    job = Job.of(CLICKS, schedule, EVEN, save=False)
+    run = job.run(counted.append)
+    assert job.samples == run.summary["samples"] == sum(counted)
 
 
 @pytest.mark.parametrize("order", [("oac", "sync"), ("sync", "oac"), ("sequential", "all-reduce")])
