@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import io
+import math
 import os
 import sys
 import threading
@@ -24,6 +25,9 @@ LONG = 5.0
 """Seconds of work after which a final line is printed where there is neither a terminal nor a notebook."""
 FORMAT = "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_noinv_fmt}, {elapsed} passed, {remaining} left{postfix}"
 UNEVEN = "{desc}: {n_fmt} of {total_fmt}{unit}, {elapsed} passed{postfix}"
+"""Where units take unlike times, so that nothing follows for the time left."""
+SHARE = "{desc}: {percentage:.0f} %, {elapsed} passed, {remaining} left{postfix}"
+"""Where the total is no number of things."""
 SHORT = "{desc}: {percentage:.0f} %, {remaining} left"
 FILE = "progress"
 """In a notebook runner's stage: the kernel's line in short, which the runner shows after its own."""
@@ -39,8 +43,7 @@ class Progress(tqdm):
     _lock = threading.RLock()  # tqdm's own is shared among processes
     monitor_interval = 0  # else tqdm keeps a thread
 
-    def __init__(self, total: float | None, label: str = "", unit: str = "", even: bool = True) -> None:
-        """`even`: the units take about as long as one another, so that the time left follows from those that are done."""
+    def __init__(self, total: float | None, label: str = "", unit: str = "", line: str = FORMAT) -> None:
         self._outer = _open[0] if _open else None
         self._terminal = self._outer is None and sys.stderr is not None and sys.stderr.isatty()
         self._notebook = None if self._outer or self._terminal else _notebook_printer()
@@ -54,7 +57,7 @@ class Progress(tqdm):
             file=file,
             mininterval=INTERVAL,
             smoothing=0,
-            bar_format=FORMAT if even else UNEVEN,
+            bar_format=line,
         )
         _open.append(self)
 
@@ -67,7 +70,7 @@ class Progress(tqdm):
         with self._lock:
             if not self.n and amount:  # what it took to start says nothing of the time left
                 self.start_t = self._time()
-            self.n = max(self.n, amount)
+            self.n = min(max(self.n, amount), self.total or math.inf)
             self.refresh()
 
     def __bool__(self) -> bool:
@@ -77,7 +80,8 @@ class Progress(tqdm):
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Show the line where it is watched."""
         if self._outer is not None:
-            own = f"{self.desc}: {self.n:.5g}/{self.total or '?'}" + (f", {self.postfix}" if self.postfix else "")
+            done = f"{self.n / self.total:.0%}" if self.bar_format == SHARE else f"{self.n:.5g}/{self.total or '?'}"
+            own = f"{self.desc}: {done}" + (f", {self.postfix}" if self.postfix else "")
             self._outer.set_postfix_str("" if self.disable else own)
         elif self._notebook is not None:
             self._notebook(str(self))

@@ -197,13 +197,14 @@ class StagedRun:
         """The sample before which it ends."""
         return self.plan.first + self.plan.samples
 
-    @property
-    def samples(self) -> int:
-        """How many it trains on, unless a phase's seconds end it before."""
-        place = self.plan.first
-        for phase in self.schedule.phases if isinstance(self.schedule, Schedule) else ():
-            place = max(place, self.phase_end(phase, place))
-        return place - self.plan.first or self.plan.samples
+    def lengths(self) -> list[tuple[int, int]]:
+        """The samples of each phase, unless its seconds end it before, and of its batch; a choice is taken for its first."""
+        place, found = self.plan.first, []
+        for phase in self.schedule.phases:
+            end = self.phase_end(phase, place) if isinstance(self.schedule, Schedule) else self.end_sample
+            found.append((max(0, end - place), phase.workload(self.plan.workload).batch_size))
+            place = max(place, end)
+        return found
 
     def phase_end(self, phase: Phase, first: int) -> int:
         """The sample before which a phase ends that begins at `first`, unless its seconds end it before."""

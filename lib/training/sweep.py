@@ -20,14 +20,16 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from lib import paths
 from lib.errors import BadOption, LockstepError
 from lib.options.checked import Count, checked
-from lib.progress import Progress
+from lib.progress import SHARE, Progress
 from lib.results.run import Run
 from lib.tasks.flat_model import one_thread
-from lib.training.train import Job
+from lib.training.train import BATCH, Job
 
 NEEDED = {"workload", "protocol", "cluster"}
 LOOK = 1.0
 """Seconds between two looks at how far the runs of other processes are."""
+BLOCK, GOLDEN = 4, (5**0.5 - 1) / 2
+"""Jobs that stay together when a sweep's are spread, and the stride by which blocks are, as a share of all."""
 
 
 class SweepFailed(LockstepError, RuntimeError):
@@ -58,14 +60,14 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, la
 
     if missing:
         label = f"{label}, " * bool(label) + "{} of " + f"{len(missing)} runs"
-        with Progress(sum(wanted[key][0].samples for key in missing), label.format(0), "samples") as progress:
+        with Progress(sum(wanted[key][0].work for key in missing), label.format(0), line=SHARE) as progress:
 
             def count() -> None:
                 done = [key for key in missing if runs[key] is not None]
                 progress.set_description_str(label.format(len(done)), refresh=False)
-                progress.reach(sum(wanted[key][0].samples for key in done))
+                progress.reach(sum(wanted[key][0].work for key in done))
 
-            apart = [key for key in missing if wanted[key][0].cluster.clock != "wall"]
+            apart = _spread([key for key in missing if wanted[key][0].cluster.clock != "wall"])
             most = _default_process_count() if processes is None else checked(Count, processes, "sweep", "processes")
             lanes = min(most, len(apart))
             for future, key in _runs_in_processes(apart, wanted, lanes, progress.reach):
@@ -74,7 +76,7 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, la
             for key in missing:
                 if runs[key] is None and key not in errors:
                     with one_thread():
-                        take(key, partial(wanted[key][0].run, progress.advance))
+                        take(key, partial(wanted[key][0].run, lambda samples: progress.advance(samples + BATCH)))
                     count()
     found = [runs[job.key] for job, _ in prepared]
     if errors:
@@ -86,11 +88,19 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, la
     return found
 
 
+def _spread(keys: list[str]) -> list[str]:
+    """The keys in an order in which those that are done stand for the rest, so that the time left is true though a sweep begins
+    with its shortest runs: from all over the list, in blocks, since neighbours often share the data that they draw."""
+    blocks = [keys[first : first + BLOCK] for first in range(0, len(keys), BLOCK)]
+    order = sorted(range(len(blocks)), key=lambda place: place * GOLDEN % 1)
+    return [key for place in order for key in blocks[place]]
+
+
 def _runs_in_processes(
     keys: list[str], wanted: Mapping[str, Any], lanes: int, reach: Callable[[int], None]
 ) -> Iterable[tuple[Future, str]]:
     """The runs under way in other processes, as they end; none where one process is enough. `reach` is called each second with
-    the samples of all of them, also of those that have not ended."""
+    the work of all of them, also of those that have not ended."""
     if lanes < 2:
         return
     there = {name: value for name, value in os.environ.items() if name.startswith("LOCKSTEP_")} | paths.environment()
@@ -140,11 +150,11 @@ def exit_with_parent(process: int) -> None:
 
 
 def _make_run_if_same_key(arguments: dict[str, Any], key: str, progress_file: str, progress_index: int) -> Run | None:
-    """Make a run, and count its samples at an index of a file; None where this process comes to another key, so that its
+    """Make a run, and count its work at an index of a file; None where this process comes to another key, so that its
     code is not the caller's."""
     job = Job.of(**arguments)
     count = np.memmap(progress_file, np.int64, "r+")[progress_index : progress_index + 1]
-    return job.run(partial(np.add, count, out=count)) if job.key == key else None
+    return job.run(lambda samples: np.add(count, samples + BATCH, out=count)) if job.key == key else None
 
 
 def _default_process_count() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from lib import paths
 from lib.errors import BadOption, LockstepError, unknown
-from lib.progress import FILE, Progress
+from lib.progress import FILE, UNEVEN, Progress
 from lib.results.key import LIB
 from lib.seeds import sealed_run_seeds
 from lib.workloads import PROFILES
@@ -145,7 +145,7 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
 
     cells = [each for each in read(experiment.path)["cells"] if each["cell_type"] == "code"]
     output = stage / "notebook.ipynb"
-    line = Progress(len(cells), experiment.name, "cells", even=False)
+    line = Progress(len(cells), experiment.name, "cells", line=UNEVEN)
     with line as progress, _relayed(line, stage / FILE):
 
         def count(cell: Any, **_: Any) -> None:

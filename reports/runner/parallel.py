@@ -17,7 +17,7 @@ from joblib import Parallel, cpu_count, delayed
 
 from lib import paths
 from lib.errors import LockstepError
-from lib.progress import Progress
+from lib.progress import UNEVEN, Progress
 from reports.runner.execution import KernelDied, environment, run
 from reports.runner.notebook_files import Experiment
 
@@ -38,7 +38,7 @@ def run_together(
 ) -> list[str]:
     """Run notebooks, call `after` with each that succeeded as soon as it did, and return the failures' messages."""
     failures: list[str] = []
-    with Progress(len(experiments), profile, "notebooks", even=False) as progress:
+    with Progress(len(experiments), profile, "notebooks", line=UNEVEN) as progress:
         for alone in (False, True):
             jobs = 1 if alone or profile != "smoke" else cpu_count()
             own = (WARM if profile == "smoke" else {}) | (ONE_CORE if jobs > 1 else {})

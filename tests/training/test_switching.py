@@ -70,7 +70,9 @@ def test_every_protocol_hands_over_to_every_kind(first, second):
     assert run.summary["auc"] == stages[-1]["auc"]
 
 
-@pytest.mark.parametrize("limits", [[{"until_day": 2}], [{"steps": 2}, {"until_samples": 600}], [{"until_samples": 96}, {}]])
+@pytest.mark.parametrize(
+    "limits", [[{"until_day": 2}], [{"steps": 2}, {"until_samples": 600}], [{"until_samples": 96}, {}]]
+)
 def test_a_job_knows_how_many_samples_it_will_train_on(limits):
     """Else a progress line has a total that is never reached, and a wrong time left."""
     schedule = Schedule(phases=tuple(Phase(protocol="sync", **limit) for limit in limits))
