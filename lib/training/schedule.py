@@ -147,6 +147,8 @@ def single_phase_schedule(protocol: Rule | Pair) -> Schedule:
     return Schedule(phases=(Phase(protocol=protocol),))
 
 
+BATCH = 64
+"""The samples that take as long as what a batch takes whatever its size, about, with the kit's own models."""
 DRIVERS = {"server": server_loop.drive, "replica": replica_loop.drive, "pipeline": pipeline_loop.drive}
 """Family of the dense rule -> what carries a protocol out."""
 
@@ -210,6 +212,11 @@ class StagedRun:
         """The sample before which a phase ends that begins at `first`, unless its seconds end it before."""
         own = phase.end_sample(phase.workload(self.plan.workload), first, self.workers(phase))
         return min(self.end_sample, own)
+
+    @property
+    def work(self) -> int:
+        """How long it takes, in the time of a sample: a batch takes as long as `BATCH` samples in addition to its own."""
+        return sum(samples + BATCH * -(-samples // batch) for samples, batch in self.lengths())
 
     def phases(self, stages: Sequence[Stage]) -> Iterator[Phase]:
         """The phases in their order; a choice's next phase follows from the stages so far."""

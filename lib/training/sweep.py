@@ -23,7 +23,8 @@ from lib.options.checked import Count, checked
 from lib.progress import SHARE, Progress
 from lib.results.run import Run
 from lib.tasks.flat_model import one_thread
-from lib.training.train import BATCH, Job
+from lib.training.schedule import BATCH
+from lib.training.train import Job
 
 NEEDED = {"workload", "protocol", "cluster"}
 LOOK = 1.0
@@ -60,12 +61,12 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None, la
 
     if missing:
         label = f"{label}, " * bool(label) + "{} of " + f"{len(missing)} runs"
-        with Progress(sum(wanted[key][0].work for key in missing), label.format(0), line=SHARE) as progress:
+        with Progress(sum(wanted[key][0].staged_run.work for key in missing), label.format(0), line=SHARE) as progress:
 
             def count() -> None:
                 done = [key for key in missing if runs[key] is not None]
                 progress.set_description_str(label.format(len(done)), refresh=False)
-                progress.reach(sum(wanted[key][0].work for key in done))
+                progress.reach(sum(wanted[key][0].staged_run.work for key in done))
 
             apart = _spread([key for key in missing if wanted[key][0].cluster.clock != "wall"])
             most = _default_process_count() if processes is None else checked(Count, processes, "sweep", "processes")

@@ -141,8 +141,6 @@ SHARED = ("gradients", "on_nan", "trace", "accesses", "store", "feed", "partitio
 """Options that a plan has by the same name."""
 
 
-BATCH = 64
-"""The samples that take as long as what a batch takes whatever its size, about, with the kit's own models."""
 STAND_IN = "LOCKSTEP_STAND_IN"
 """The environment variable that names a function, "module:function", which gets each job in place of its training."""
 DEVICE = "LOCKSTEP_DEVICE"
@@ -197,11 +195,6 @@ class Job:
     def samples(self) -> int:
         """How many it trains on, unless a phase's seconds end it before."""
         return sum(samples for samples, _ in self.staged_run.lengths())
-
-    @property
-    def work(self) -> int:
-        """How long it takes, in the time of a sample: a batch takes as long as `BATCH` samples in addition to its own."""
-        return sum(samples + BATCH * -(-samples // batch) for samples, batch in self.staged_run.lengths())
 
     @property
     def folder(self) -> Path:

@@ -17,8 +17,8 @@ from lib.errors import BadOption, UnknownOption
 from lib.progress import Progress
 from lib.tasks.quadratic import QuadraticBowl
 from lib.training import sweep as sweeps
+from lib.training.schedule import BATCH
 from lib.training.sweep import SweepFailed
-from lib.training.train import BATCH
 from tests.training.test_interrupt import alive, family, started, wait_for
 
 ROOT = Path(__file__).parents[2]
