@@ -34,7 +34,10 @@ def killed(monkeypatch, after: int):
 def assert_same(a, b):
     assert a.digest == b.digest
     for name in ("history", "trace", "usage"):
-        pd.testing.assert_frame_equal(getattr(a, name), getattr(b, name), check_exact=True)
+        one, other = (getattr(run, name).drop(columns="norm", errors="ignore") for run in (a, b))
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    if "norm" in a.trace:  # a sum, whose order a device chooses by where the memory lies
+        np.testing.assert_allclose(a.trace["norm"], b.trace["norm"], rtol=1e-6)
     assert a.summary.keys() == b.summary.keys()
     for key, value in a.summary.items():
         np.testing.assert_equal(b.summary[key], value, err_msg=key)
