@@ -45,8 +45,8 @@ FROZEN = "frozen"
 
 
 DROPPED = {"images": 0.28, "questions": 0.2, "clicks": 0.12}
-"""Shares of gradients that the planted control drops, by `planted_control.dose` on two tuning seeds: 0.28 of images loses two
-margins of 0.02; of the others first guesses."""
+"""Shares of updates that the planted control leaves out. They were chosen when it left out single gradients, which harms less:
+`planted_control.dose` says them anew before the next run that judges."""
 
 
 class Task(NamedTuple):

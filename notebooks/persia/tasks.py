@@ -34,8 +34,8 @@ MODES: Mapping[str, Rule] = {
 }
 """Figure 3's four modes, sync with the dense part on servers as XDL has it, PaddlePaddle's as we read it, and what trains
 nothing: from there to sync is all that can be lost. Async reads as far ahead as the hybrid does, so that the dense part alone
-distinguishes them. The planted control loses 0.020 of what training brings on Criteo, 0.038 on Taobao and 0.023 on Avazu, where
-the margin is 0.01 (`planted_control.dose`, two tuning seeds)."""
+distinguishes them. The planted control loses 0.028 of what training brings on Criteo, 0.026 on Taobao and 0.043 on Avazu, where
+the margin is 0.01 (`planted_control.dose`, one tuning seed)."""
 
 GPUS = 8
 """Workers of Figures 6 and 7 (Sec. 6.1)."""
