@@ -122,7 +122,8 @@ class Study(NamedTuple):
         plain = {UNTRAINED: "frozen", CONTROL: PlantedControl(dropped=DROPPED)}
         rule = plain.get(mode) or setup.rule(mode.partition(" ")[0], few)
         evaluations = 1 if mode == UNTRAINED else study.marks(2 * self.epochs)
-        return study.job(task, rule, setup.cluster(task), seed, evaluations=evaluations)
+        machine = setup.cluster(self.workload(setting, 0, rate))  # alike for all seeds, and from one graph
+        return study.job(task, rule, machine, seed, evaluations=evaluations)
 
     def by_rate(self) -> pd.DataFrame:
         """The plateau of sequential training, and of untuned asynchrony, by the rate, on a seed kept for tuning."""

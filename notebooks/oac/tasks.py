@@ -172,8 +172,7 @@ def _without(name: str, share: float, cores: float) -> Machine:
 
 
 def _bytes(task: Workload) -> float:
-    """Of a batch's rows with their state, on average over some of one world, so that the machine is the same for all seeds."""
-    task = replace(task, world=0)
+    """Of a batch's rows with their state, on average over some."""
     widths = {name: 2 * spec.dim for name, spec in task.tables().items()}
     batches = (task.batch(0, index).ids for index in range(min(32, task.batches())))
     return 4 * float(np.mean([sum(widths[name] * ids.size for name, ids in batch.items()) for batch in batches]))
