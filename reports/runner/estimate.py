@@ -78,7 +78,7 @@ def stand_in(job: Job) -> Run:
     fixed, each = _known[kind]
     ends = min(real.samples, phases[-1].end_sample(real, plan.first, plan.workers))
     _note(job, batch, max(ends - plan.first, 0), fixed, each, heavy)
-    model = run.model and replace(run.model, place=ends)
+    model = run.model and replace(run.model, next_sample=ends)
     return replace(run, kept=model)
 
 

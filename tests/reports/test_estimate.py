@@ -38,6 +38,13 @@ def test_a_rule_for_which_a_few_batches_are_too_few_gets_more(noted):
     assert len(noted()) == 1
 
 
+def test_a_run_that_goes_on_from_another_costs_what_is_left(noted):
+    cluster = VirtualCluster(workers=2)
+    first = lib.train("clicks-light", "sync", cluster, samples=64_000, keep=True, save=False)
+    lib.train("clicks-light", "gba", cluster, samples=256_000, start=first, save=False)
+    assert [row["samples"] for row in noted()] == [64_000, 192_000]
+
+
 def test_the_sums_are_those_of_the_runs():
     """1,000 batches at 0.1 s with 60 s before them are 160 s; two such runs are 0.0889 hours."""
     row = {"workload": "w", "parameters": 10**6, "batch": 10, "workers": 4, "replicas": 4, "samples": 10_000}
