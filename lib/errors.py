@@ -25,7 +25,7 @@ class BadOption(LockstepError, ValueError):
 
 
 class BadField(BadOption):
-    """A field with a value that cannot work; who reads a file puts the file's place before `place` and `problem`."""
+    """A field with a value that cannot work; the reader of a file puts the file's place before `place` and `problem`."""
 
     def __init__(self, owner: str, path: tuple[int | str, ...], problem: str):
         self.owner, self.path, self.problem = owner, path, problem

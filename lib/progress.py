@@ -103,7 +103,7 @@ class Progress(tqdm):
 
 
 def _notebook_printer() -> Callable[[str], None] | None:
-    """What shows a text in place of the last one in a Jupyter cell; None outside Jupyter. IPython is not imported for this."""
+    """A function that replaces the last text in a Jupyter cell; None outside Jupyter. IPython is not imported for this."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module and hasattr(module, "get_ipython") else None
     if getattr(shell, "kernel", None) is None:

@@ -31,7 +31,7 @@ _STRIDE = 4  # numbers that Philox makes of one value of its counter
 
 
 class _Key(ISeedSequence):
-    """A key in place of a seed. `Philox(key=...)` is the same stream, but asks the machine for entropy first, and drops it."""
+    """A key instead of a seed. `Philox(key=...)` is the same stream, but asks the machine for entropy first, and drops it."""
 
     def __init__(self, value: int):
         self._words = np.array([value & (1 << 64) - 1, value >> 64], np.uint64)

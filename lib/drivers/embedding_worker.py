@@ -32,7 +32,7 @@ from lib.tasks.flat_model import Batch, StepResult
 
 
 class EmbeddingWorker(Part):
-    """It answers for the batches that it holds, in any order, and for none of an earlier generation of its node."""
+    """Answers for the batches that it holds, in any order, and for none of an earlier generation of its node."""
 
     in_checkpoint = ("record",)
 

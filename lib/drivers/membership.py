@@ -101,7 +101,7 @@ class Members:
 
 
 class Rendezvous(Part):
-    """It carries the rule's groups out among those who are still there."""
+    """The exchange of the rule's groups among the workers that are still active."""
 
     in_checkpoint = ("_members", "_met", "_following", "_resumed")
 
@@ -135,7 +135,7 @@ class Rendezvous(Part):
         return await future
 
     async def note_change(self, rank: int, change: str) -> None:
-        """Something has become of a worker; groups form without who has left, or pauses until the run has been cut."""
+        """A worker's standing has changed; groups form without a worker that left or that pauses until the run has been cut."""
         self._members = self._members.after(rank, change)
         self._answer(rank, None)
         self._answer_end(rank)
@@ -160,8 +160,8 @@ class Rendezvous(Part):
         self._members = self._members.with_zero_generations()
 
     def _resume_round(self, rank: int, round: int) -> int:
-        """The round that a worker means: after a cut all go on with the same one, in step as at a barrier for rows, also who asks
-        when some groups have gone on already."""
+        """The round that a worker means: after a cut all go on with the same one, in step as at a barrier for rows, even a worker
+        that asks when some groups have gone on already."""
         if self._members.standing[rank] != "resuming":
             return round
         self._members = self._members.after(rank, "comes in")

@@ -59,7 +59,7 @@ def check_pair(rule: Rule, method: str, what: str, answer: Any) -> tuple[Any, np
 
 
 def without_views(memory: Any, live: np.ndarray) -> Any:
-    """A rule's memory, with a copy in place of each view of the live vector, which goes on changing."""
+    """A rule's memory, with a copy instead of each view of the live vector, which goes on changing."""
     if isinstance(memory, DeviceArray):
         return memory.copy()
     if isinstance(memory, np.ndarray):

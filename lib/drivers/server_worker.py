@@ -50,7 +50,7 @@ class DispatchedBatch:
 
 
 class ServerClient:
-    """It pulls parameters and pushes gradients, and counts what travels."""
+    """A worker's pulls of parameters and pushes of gradients, with a count of what travels."""
 
     batch: Callable[[int], Awaitable[Batch]] | None = None
     """Makes a worker's batches, where the worker does not."""
@@ -255,7 +255,7 @@ class CachedClient(ServerClient):
 
 
 class EmbeddingClient(ServerClient):
-    """It makes a worker's batches and, in place of the servers, pulls and pushes their rows at embedding workers.
+    """Make a worker's batches; pull and push their rows at embedding workers instead of servers.
 
     Guaranteed: a worker's pushes come to the servers before they see its later pulls, though these go another way.
     If an embedding worker dies, a batch whose rows have not come is held anew by another one, or by its next generation; rows'

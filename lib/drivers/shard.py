@@ -249,7 +249,7 @@ class _Memory(Checkpointed):
     def compensate(
         self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, table: str | None = None, ids: Any = None
     ) -> np.ndarray:
-        """What the update takes in place of a gradient of the dense parameters, or of a table's rows."""
+        """What the update takes instead of a gradient of the dense parameters, or of a table's rows."""
         with self._lock:
             before = self._dense if table is None else self._rows[table].peek(ids)
             taken, memory = compensate_checked(self._rule, gradient, now, read, before)

@@ -203,7 +203,7 @@ class BatchSource(Checkpointed):
         trainer: Trainer,
         made: Callable[[int], Awaitable[Batch]] | None = None,
     ):
-        """`made`: who makes the batches, if it is neither the worker nor a reader."""
+        """`made`: the maker of the batches, if it is neither the worker nor a reader."""
         self._site, self._plan, self._trainer = site, plan, trainer
         self._make = made or data_service.batch_maker(site, plan, trainer.record)
         self._own = None
@@ -322,7 +322,7 @@ class OverlappedMean:
         self._means.add_done_callback(lambda means: means.cancelled() or means.exception())
 
     async def mean_again(self, met: Meeting, mine: np.ndarray) -> np.ndarray:
-        """The whole gradient's mean in the same buckets, among those who are left of the group."""
+        """The whole gradient's mean in the same buckets, among the members that are left of the group."""
         group = asyncio.get_running_loop().create_future()
         group.set_result(met)
         repeated = OverlappedMean(self._site, self.buckets, group)

@@ -9,7 +9,7 @@ Departures: AD-PSGD's active worker draws its passive partner at random; here ea
 enters through the workers' speeds. Rows of embedding tables follow Async. The model is the average of all replicas, as in both
 papers' theorems.
 
-Replicas that average in small groups of the first who are ready: Prague and SwarmAdam, which GBA's paper draws with Sync and
+Replicas that average in small groups of the first that are ready: Prague and SwarmAdam, which GBA's paper draws with Sync and
 Async.
 
 Luo et al., "Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training", ASPLOS 2020; Nadiradze et al.,
@@ -18,7 +18,7 @@ Luo et al., "Prague: High-Performance Heterogeneity-Aware Asynchronous Decentral
 Paper -> code: Prague's partial all-reduce among a group that a generator makes up as workers ask -> `Prague.form_groups`;
 SwarmSGD's pairs with local steps between two meetings -> `SwarmAdam`, `every`.
 
-Departures: both papers draw partners at random; here the partners are the first who are ready, so that no worker waits for a
+Departures: both papers draw partners at random; here the partners are the first that are ready, so that no worker waits for a
 particular one, and chance enters through the workers' speeds. SwarmAdam is SwarmSGD with the workload's optimiser, whose state
 stays local; its exchange takes both partners' time, where the paper's non-blocking variant reads a partner's older copy. Rows of
 embedding tables are parameters of the replica and are averaged with it.

@@ -14,7 +14,7 @@ Eq. 2's last sum counts one worker too many; the text names lines of another num
 0 on and over epochs, as t does.
 
 Departures: the paper needs W = N^2 workers. Here a rank is a number whose digits have the bases of a factoring of W, the
-fewest that are at most `size`, and as even as possible; round k averages over those who differ in digit k alone, so after as
+fewest that are at most `size`, and as even as possible; round k averages over the ranks that differ in digit k alone, so after as
 many rounds as factors everyone has the exact average. With W = N^2 these are the paper's two groupings.
 
 Where a prime factor p of W is above `size` (a prime W under any smaller groups) there is no such schedule, nor any other: the
@@ -64,7 +64,7 @@ class DSSync(ReplicaRule):
     """Most workers in a group (N); None: the larger of the two most even factors of the number of workers, or its root,
     rounded up, if it is prime."""
     crew: Count = 1
-    """Workers next to each other in rank who are of one group at all times, as those of one machine; `size` then counts crews.
+    """Workers next to each other in rank that are of one group at all times, as those of one machine; `size` then counts crews.
     Not in the paper, whose groups of equal remainder send a ring from each worker of a machine through their one interface."""
     whole: Count | None = None
     """Every so-many-th average is one of all workers; None: none is."""

@@ -24,8 +24,8 @@ makes H.
 
 Special cases: delay = 1 is asynchronous DiLoCo with torch's Nesterov step, and with one worker DiLoCo.
 
-Departures: DyLU's server measures the speeds; here who chooses `period` does. Data shards are one queue, which serves the same
-end as the paper's sampling of shards. Rows of embedding tables follow Async.
+Departures: DyLU's server measures the speeds; here the user does, to choose `period`. Data shards are one queue, which serves
+the same end as the paper's sampling of shards. Rows of embedding tables follow Async.
 """
 
 from dataclasses import dataclass

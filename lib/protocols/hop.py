@@ -4,7 +4,7 @@ Heterogeneity-aware Decentralized Training", ASPLOS 2019.
 Paper -> code: b1, the largest difference between two workers' versions -> `HopBS.bound`; b3, the stragglers that a step does
 not wait for -> `HopBW.spare`; s, the clocks by which a cached parameter may lag behind its reader -> `SSP.bound`.
 
-Special cases: HopBS with bound 0 and SGD is Sync with a learning rate `workers` times as large; HopBW with no spare is Sync.
+Special cases: HopBS with bound 0 and SGD is Sync with the learning rate multiplied by `workers`; HopBW with no spare is Sync.
 
 Departures: Hop itself has no server; here, as in GBA's comparison, gradients travel to one. A bound is counted in the steps
 that workers have finished, as in stale synchronous parallel (Ho et al., NIPS 2013). SSP's cache there ages row by row; here all

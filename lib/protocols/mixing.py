@@ -55,7 +55,7 @@ class Gradients(Exchange):
 
 @dataclass(frozen=True, kw_only=True)
 class Mean(Exchange):
-    """Every member of a group gets the mean of what they all send: `groups`, or `form` for those who happen to be ready."""
+    """Every member of a group gets the mean of what they all send: `groups`, or `form` for the workers that are ready."""
 
     ahead: bool = True
     """A worker asks for its group when its step begins, so that the answer travels while it computes; False: when it is

@@ -12,7 +12,7 @@ The paper's other modes have names of their own here: fully synchronous is `all-
 Special cases: with tau = 0 read "own" it is all-reduce over rows that follow Async, to the bit; read "all" it is all-reduce over
 rows of Hop-BS with a bound of 0, which with SGD is Sync with its rows' gradients summed and not averaged, where an average ends
 for all workers at once, as around a ring: else the last one reads rows that have the first one's next gradient. One worker with
-tau = 0 is Sync. Asynchronous training with a large staleness, as we read what the paper says of PaddlePaddle, is
+tau = 0 is Sync. Asynchronous training with a large staleness, as we read what the paper says about PaddlePaddle, is
 `Async(pull_ahead=...)`.
 
 Where the text leaves a choice: tau bounds "samples", and it is not said whose, nor how. The released code counts batches of each

@@ -25,7 +25,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaRule(Rule):
-    """Who mixes with whom, when, in the background or in the loop? How do mine and theirs merge?"""
+    """A rule that says which replicas mix, when, in the background or in the loop, and how their copies merge."""
 
     family: ClassVar = "replica"
     exchange: ClassVar[Exchange] = Mean()
@@ -108,9 +108,9 @@ class ReplicaRule(Rule):
         return (tuple(range(workers)),)
 
     def form_groups(self, waiting: Mapping[int, int], active: frozenset[int], workers: int) -> Groups:
-        """The groups that can go now, given who waits at which round. By default: scheduled groups whose members that
-        are still active all wait at the same round, without those who wait at a later one (they were lost, or the group
-        broke when another was); a rule of dynamic groups decides by who is there."""
+        """The groups that can go now, given the round at which each worker waits. By default: scheduled groups whose members that
+        are still active all wait at the same round, without those that wait at a later one (they were lost, or the group
+        broke when another was); a rule of dynamic groups decides by the workers that wait."""
         formed, seen = [], set()
         for rank, round in sorted(waiting.items()):
             if rank in seen or rank not in active:
@@ -151,7 +151,7 @@ class ReplicaRule(Rule):
         return donor_memory
 
     def send(self, memory: Any, mine: np.ndarray, round: int) -> np.ndarray:
-        """What a replica sends: the vector itself, or any array made of it (a part, a compressed form), alike for all who mix."""
+        """What a replica sends: the vector itself, or an array made of it (a part, a compressed form), alike for all that mix."""
         return mine
 
     def update_centre(self, centre: np.ndarray, message: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ Special cases: alpha = 0 is training without synchronisation; S-MA with alpha = 
 while it travelled; BMUF with eta = 1 and no momentum is MA; FR-MA with alpha = 1 is local SGD.
 
 Where the text leaves a choice: Algorithm 2's second line has the server's copy as its first line leaves it (`answer="new"`, as
-printed) or as it was before ("old"). "Data is all consumed" is the worker's own data (`until="own"`: who has come to its end is
+printed) or as it was before ("old"). "Data is all consumed" is the worker's own data (`until="own"`: a worker at its end is
 a member of no more groups, so that no collective hangs) or all workers' ("all").
 
 Departures: a shadow task waits for at least one training step between two mixes, since mixing an unchanged replica only
@@ -162,7 +162,7 @@ class ForegroundMA(_Foreground, _MA):
 
 @dataclass(frozen=True, kw_only=True)
 class ForegroundBMUF(_Foreground, _BMUF):
-    """A global model that moves towards the mean of all workers, who stop for it every so many steps or seconds."""
+    """A global model that moves towards the mean of all workers, which stop for it every so many steps or seconds."""
 
     name: ClassVar = "fr-bmuf"
     cite: ClassVar = f"{CITE}; Chen and Huo, BMUF, ICASSP 2016"

@@ -5,7 +5,7 @@ Overlapped Communication and Computation in DiLoCo", 2025 (arXiv:2502.12996).
 
 Paper -> code: the fragments, whose send times t_p are spread over the H steps -> `fragments`, one in turn every H /
 P steps, and strided as the paper's layers are; tau, the steps for which a fragment travels -> `overlap`; the merge alpha
-theta_m + (1 - alpha) theta -> `StreamingDiLoCo.merge`. Eager: the own share of this phase's outer gradient in place of that of
+theta_m + (1 - alpha) theta -> `StreamingDiLoCo.merge`. Eager: the own share of this phase's outer gradient instead of that of
 the last one, while the others' of the last one have arrived -> `EagerDiLoCo.merge`.
 
 The hook `Loop.overlap`, for all rules whose groups take a mean in the loop: a rule neither waits nor counts steps, and `place`

@@ -219,7 +219,7 @@ class Adagrad(Optimizer):
 
     @property
     def _numbers(self) -> tuple[float, float]:
-        """Rate and eps: lr / (sqrt(sum / c) + eps) is that of a rate and an eps that are sqrt(c) times as large."""
+        """Rate and eps: lr / (sqrt(sum / c) + eps) is that of a rate and an eps that are multiplied by sqrt(c)."""
         root = 1 if self.copies is None else math.sqrt(self.copies)
         return root * self.lr, root * self.eps
 

@@ -1,6 +1,6 @@
 """How the rows of a run's tables are kept, where they lie, and how they travel: `lib.train(..., store=lib.RowStore(...))`.
 
-Between workers and servers something else may travel in place of int64 ids and float32 rows (Persia, Section 4.2.3). A batch asks
+Between workers and servers something else may travel instead of int64 ids and float32 rows (Persia, Section 4.2.3). A batch asks
 for its ids in one of three forms that say the same, with unlike numbers of bytes:
 
 - "distinct": each id once, int64; the worker keeps to itself where in the batch it stands;

@@ -132,7 +132,7 @@ class PhantomBatches:
         self._cached = 0
 
     def batch(self, first: int, size: int, index: int) -> Batch:
-        """The batch of `Workload.draw`, with an array of the same size in place of features and labels."""
+        """The batch of `Workload.draw`, with an array of the same size instead of features and labels."""
         drawn = self._drawn.get((first, size))
         if drawn is None:
             drawn = self._workload.draw(self._seed, first, size, index)

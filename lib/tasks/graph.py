@@ -263,7 +263,7 @@ TABLE = "entity"
 
 
 class DistMult(nn.Module):
-    """Scores of each true triple, and of the batch's shared negatives in place of its tail and of its head.
+    """Scores of each true triple, and of the batch's shared negatives instead of its tail and of its head.
 
     `batch.where[TABLE]` is flat: the samples' heads, their tails, then the shared negatives. The scores have the shape
     (samples, 2, 1 + negatives): side 0 replaces the tail, side 1 the head, and place 0 is the true triple.

@@ -90,12 +90,10 @@ class Advice:
                 sentences.append(f"If {where}: {best} is the fastest, and {choice} takes {100 * more:.0f} % longer.")
                 continue
             ahead.append(rest.min() / row[choice] if len(rest) else math.inf)
-            than = f"{ahead[-1]:.2f} times as fast as {rest.idxmin()}" if len(rest) else "the only one at the goal"
+            than = f"{ahead[-1]:.2f}x as fast as {rest.idxmin()}" if len(rest) else "the only one at the goal"
             sentences.append(f"If {where}: {choice} stays the fastest, {than}.")
         if 1 < len(sentences) == len(ahead):
-            least = (
-                f"at least {min(ahead):.2f} times as fast as the next" if min(ahead) < math.inf else "alone at the goal"
-            )
+            least = f"at least {min(ahead):.2f}x as fast as the next" if min(ahead) < math.inf else "alone at the goal"
             return [
                 f"On all {len(sentences)} clusters that were simulated, with other workers, networks and steps, {choice} stays "
                 f"the fastest, {least}."

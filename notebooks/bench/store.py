@@ -192,7 +192,7 @@ def _memory(size: int) -> Iterator[dict[str, Any]]:
         beside.append(room - 4 * 17)
         whole.append(50e6 * table.bytes_per_row / 1e9)
     common = {"claim": "memory", "optimizer": NAMES[ROWWISE], "dim": 16}
-    yield common | {"what": "bytes a row beside vector, state", "rows": size, **at_most(24, max(beside))}
+    yield common | {"what": "bytes a row, without vector and state", "rows": size, **at_most(24, max(beside))}
     yield common | {"what": "GB of 50e6 rows", "rows": 50_000_000, **at_most(8, max(whole))}
 
 

@@ -50,7 +50,7 @@ def advice(tried=None, compared=("sync", "gba"), lost=(), updates=500.0, **colum
 
 def test_what_a_choice_costs_elsewhere_is_said():
     assert advice(sync=[10.0, 4.0], gba=[5.0, 6.0], none=[np.nan] * 2).depends_on() == [
-        "If place 0: gba stays the fastest, 2.00 times as fast as sync.",
+        "If place 0: gba stays the fastest, 2.00x as fast as sync.",
         "If place 1: sync is the fastest, and gba takes 50 % longer.",
     ]
 
@@ -58,12 +58,12 @@ def test_what_a_choice_costs_elsewhere_is_said():
 def test_a_protocol_that_loses_is_no_rival_elsewhere():
     seconds = {"sync": [10.0, 9.0], "gba": [5.0, 6.0], "async": [1.0, 1.0]}
     found = advice(compared=tuple(seconds), lost=("async",), **seconds)
-    assert found.depends_on()[0].endswith("gba stays the fastest, at least 1.50 times as fast as the next.")
+    assert found.depends_on()[0].endswith("gba stays the fastest, at least 1.50x as fast as the next.")
 
 
 def test_a_choice_that_holds_everywhere_is_one_sentence():
     start = "On all 3 clusters that were simulated, with other workers, networks and steps, gba stays the fastest, "
-    some, alone = ([10.0, 4.0, 9.0], "at least 1.25 times as fast as the next."), ([np.nan] * 3, "alone at the goal.")
+    some, alone = ([10.0, 4.0, 9.0], "at least 1.25x as fast as the next."), ([np.nan] * 3, "alone at the goal.")
     for sync, end in (some, alone):
         assert advice(sync=sync, gba=[5.0, 3.2, 3.0]).depends_on() == [start + end]
     only = "If place 0: gba stays the fastest, the only one at the goal."
