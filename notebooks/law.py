@@ -136,14 +136,14 @@ def _law(family: str, there: pd.DataFrame) -> Law:
 def predict(laws: Mapping[str, Law], there: pd.DataFrame, smaller: np.ndarray) -> pd.DataFrame:
     """The cells with the laws' predictions, and whether they lie in the measured interval; next to them two guesses: that
     nothing is lost, and that the cost stays as in the next shorter runs."""
-    there = there.assign(foretold=np.nan)
+    there = there.assign(predicted=np.nan)
     for family, law in laws.items():
         mine = (there["family"] == family).to_numpy()
-        there.loc[mine, "foretold"] = law.cost(there[mine], smaller[mine])
+        there.loc[mine, "predicted"] = law.cost(there[mine], smaller[mine])
     stays = there.sort_values("updates").groupby(["way", "rate"])["cost"].shift(1)
-    guesses = there.assign(inside=there["foretold"], nothing=0.0, stays=stays)[["inside", "nothing", "stays"]]
-    told = guesses.apply(lambda guess: guess.between(there["low"], there["high"]).where(guess.notna()))
-    return there.assign(**told, collapsed=there["cost"] >= COLLAPSE, miss=(there["foretold"] - there["cost"]).abs())
+    guesses = there.assign(inside=there["predicted"], nothing=0.0, stays=stays)[["inside", "nothing", "stays"]]
+    within = guesses.apply(lambda guess: guess.between(there["low"], there["high"]).where(guess.notna()))
+    return there.assign(**within, collapsed=there["cost"] >= COLLAPSE, miss=(there["predicted"] - there["cost"]).abs())
 
 
 def stable(old: float, momentum: float = 0.9) -> float:

@@ -66,7 +66,7 @@ def paper_settings(laws: Mapping[str, law.Law], longest: int) -> pd.DataFrame:
         return float(mine.cost(pd.DataFrame([case]), np.zeros(1))[0])
 
     rows = load(paths.notebooks() / "settings.yaml")
-    return pd.DataFrame(rows).assign(foretold=[predicted(case) for case in rows])
+    return pd.DataFrame(rows).assign(predicted=[predicted(case) for case in rows])
 
 
 def published_map() -> pd.DataFrame:

@@ -25,7 +25,7 @@ def losses(there: pd.DataFrame) -> Figure:
                 aside = mine["updates"] * APART ** (rank - (len(ways) - 1) / 2)
                 cost, ends = PER_MILLE * mine["cost"], PER_MILLE * abs(mine[["low", "high"]].T - mine["cost"])
                 ax.errorbar(aside, cost, ends, color=tone, marker="o", linestyle="", label=way)
-                ax.plot(aside, PER_MILLE * mine["foretold"], color=tone)
+                ax.plot(aside, PER_MILLE * mine["predicted"], color=tone)
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.axhline(PER_MILLE * law.COLLAPSE, color=plots.BLACK, linewidth=0.8, linestyle=":")
             ax.set_xscale("log")

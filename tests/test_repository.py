@@ -26,7 +26,8 @@ def test_there_is_one_set_of_pins():
     assert project["tool"]["setuptools"]["dynamic"]["dependencies"]["file"] == ["requirements.txt"]
     assert "dependencies" in project["project"]["dynamic"]
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())
-    assert conda["dependencies"][-1] == {"pip": ["-r requirements.txt", "-e .[text]"]}  # the second installs the kit itself
+    kit = "-e .[text]"
+    assert conda["dependencies"][-1] == {"pip": ["-r requirements.txt", kit]}
 
 
 def test_torch_is_the_first_thing_that_pip_is_asked_for():
