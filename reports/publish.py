@@ -175,9 +175,10 @@ def _write_json(path: Path, value: Mapping[str, object]) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Write a file for publication: small enough, and without a path of this machine."""
-    size = len(text.encode())
-    if size >= LARGEST:
-        raise NotPublished(f"{path.name} has {size / 1e6:.1f} MB, 2 is the most; draw fewer or smaller figures")
+    size, most = len(text.encode()), 2 * LARGEST if path.suffix == ".csv" else LARGEST
+    if size >= most:
+        most_text = f"{most / 1e6:.0f} is the most; draw fewer or smaller figures"
+        raise NotPublished(f"{path.name} has {size / 1e6:.1f} MB, {most_text}")
     if found := machine_path(text):
         raise NotPublished(
             f"{path.name} names a path of this machine, {found}; change the cell that shows it (a warning's text, a "
