@@ -38,11 +38,8 @@ def add_to(add: Callable[..., Any]) -> None:
     claims = add("claims", _claims, "show claims with their verdicts, as published and as run here")
     claims("of", nargs="?", default="", metavar="PAPER|ID", help="of one paper or page, or one claim (default all)")
     claims("--failed", action="store_true", help="only those that were judged and did not hold, there or here")
-    claims(
-        "--plan",
-        action="store_true",
-        help="how many seeds find each effect nine times in ten, by the spread of stored runs",
-    )
+    plan = "how many seeds find each effect nine times in ten, by the spread of stored runs"
+    claims("--plan", action="store_true", help=plan)
     claims("--json", action="store_true", help="print them as JSON")
 
 
@@ -81,25 +78,23 @@ def _claims(options: argparse.Namespace) -> None:
     from reports import claims
 
     published, here = claims.verdicts(paths.reference()), claims.verdicts()
-    known = claims.table(published).set_index(["id", "case"])[
-        ["word", "share", "share_low", "share_high", "ours", "plan"]
-    ]
-    known = known[~known.index.duplicated()].add_suffix(", published")
-    table = _chosen(claims.table(here).join(known, on=["id", "case"]), options.of)
+    columns = ["word", "share", "share_low", "share_high", "ours"]
+    known = claims.table(published).drop_duplicates(["id", "case"]).set_index(["id", "case"])[[*columns, "plan"]]
+    table = claims.table(here).join(known.add_suffix(", published"), on=["id", "case"])
+    table = _chosen(table, options.of)
     if options.failed:
         bad = (*claims.AGAINST, claims.SHELF)
         table = table[table[["word", "word, published"]].isin(bad).any(axis=1)]
     if options.plan:
-        table = table[table["plan, published"].notna() | table["plan"].notna()]
-        table = table.assign(needed=table["plan"].fillna(table["plan, published"]).astype(int))
-        shown = table[["id", "case", "seeds", "needed"]]
+        needed = table["plan"].fillna(table["plan, published"]).dropna().astype(int).rename("needed")
+        shown = table[["id", "case", "seeds"]].join(needed, how="inner")
         print("no stored run says what spread there is: run a pilot" if shown.empty else shown.to_string(index=False))
         return
     if options.json:
         print(table.to_json(orient="records", indent=1))
         return
     figures = ["ours", "share"] if table["ours"].notna().any() else []
-    shown = table[["id", "kind", "case", *known.drop(columns="plan, published"), "word", *figures]]
+    shown = table[["id", "kind", "case", *(f"{name}, published" for name in columns), "word", *figures]]
     shown = shown.rename(columns={"word, published": "published", "word": "here"})
     shown = shown.rename(columns=lambda name: name.removesuffix(", published"))
     print(shown.to_string(index=False, na_rep="", float_format="{:.3g}".format))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from reports.families import members
@@ -29,36 +30,36 @@ def places(measured: Measured) -> dict[str, dict[str, Any]]:
     A dot has a protocol's place from the left and from the top, whether its AUC is not Sync's, its name's shift, and its
     numbers in words.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for condition, row in measured.items():
-        speeds, aucs = [math.log(each[0]) for each in row.values()], [root(each[3]) for each in row.values()]
-        left, right = min(*speeds, -0.3) - 0.12, max(*speeds, 0.3) + 0.12
-        top, bottom = max(*aucs, 0.03), min(*aucs, -0.05)
+    return {condition: _picture(row) for condition, row in measured.items()}
 
-        def across(speed: float, left: float = left, width: float = right - left) -> float:
-            return round(100 * (math.log(speed) - left) / width, 1)
 
-        def down(auc: float, top: float = top, height: float = top - bottom) -> float:
-            return round(6 + 86 * (top - root(auc)) / height, 1)
+def _picture(row: Mapping[str, list[float]]) -> dict[str, Any]:
+    speeds, aucs = [math.log(each[0]) for each in row.values()], [root(each[3]) for each in row.values()]
+    left, right = min(*speeds, -0.3) - 0.12, max(*speeds, 0.3) + 0.12
+    top, bottom = max(*aucs, 0.03), min(*aucs, -0.05)
 
-        names: list[tuple[float, float]] = []
-        dots = {}
-        for name, numbers in sorted(row.items(), key=lambda each: -each[1][3]):
-            speed, auc, text = words(numbers)
-            across_to, down_to = across(numbers[0]), down(numbers[3])
-            line = down_to * HEIGHT / 100
-            if name in NAMED:
-                while any(abs(line - other) < LINE and abs(place - across_to) < 40 for place, other in names):
-                    line += 1
-                names.append((across_to, line))
-            differs, shift = not (sound(numbers) and numbers[4] <= 0), round(line - down_to * HEIGHT / 100)
-            shown = f"{name}: {speed} Sync's speed, AUC − Sync's {auc}: {text}"
-            dots[name] = across_to, down_to, differs, shift, shown
-        x = [(across(speed), f"{speed:g}×") for speed in SPEEDS]
-        y = [(down(auc), f"{auc:+g}".replace("-", "−") if auc else "Sync's AUC") for auc in AUCS]
-        axes = {"x": [each for each in x if 0 < each[0] < 100], "y": [each for each in y if 0 < each[0] < 92]}
-        found[condition] = {"dots": dots, **axes}
-    return found
+    def across(speed: float) -> float:
+        return round(100 * (math.log(speed) - left) / (right - left), 1)
+
+    def down(auc: float) -> float:
+        return round(6 + 86 * (top - root(auc)) / (top - bottom), 1)
+
+    names: list[tuple[float, float]] = []
+    dots = {}
+    for name, numbers in sorted(row.items(), key=lambda each: -each[1][3]):
+        x, y = across(numbers[0]), down(numbers[3])
+        line = y * HEIGHT / 100
+        if name in NAMED:
+            while any(abs(line - other) < LINE and abs(place - x) < 40 for place, other in names):
+                line += 1
+            names.append((x, line))
+        differs, shift = not (sound(numbers) and numbers[4] <= 0), round(line - y * HEIGHT / 100)
+        speed, auc, text = words(numbers)
+        dots[name] = x, y, differs, shift, f"{name}: {speed} Sync's speed, AUC − Sync's {auc}: {text}"
+    columns = [(across(speed), f"{speed:g}×") for speed in SPEEDS]
+    rows = [(down(auc), f"{auc:+g}".replace("-", "−") if auc else "Sync's AUC") for auc in AUCS]
+    x, y = ([each for each in marks if 0 < each[0] < most] for marks, most in ((columns, 100), (rows, 92)))
+    return {"dots": dots, "x": x, "y": y}
 
 
 def winners(measured: Measured) -> list[tuple[str, str, str, str]]:
@@ -72,9 +73,6 @@ def winners(measured: Measured) -> list[tuple[str, str, str, str]]:
         faster = sorted((numbers[0], name) for name, numbers in row.items() if numbers[0] > 1.02 * speed)
         then = ", ".join(f"{name} {more:.2f}× ({rounded(row[name][3], 4)})" for more, name in faster[:-4:-1])
         usual = f"{row['all-reduce'][0]:.2f}×" if "all-reduce" in row else ""
-        names = "".join(
-            name if place == 0 else f"{' = ' if row[name] == row[first[place - 1]] else ', '}{name}"
-            for place, name in enumerate(first)
-        )
+        names = ", ".join(" = ".join(identical) for _, identical in groupby(first, row.get))
         rows.append((condition, f"{names}: {speed:.2f}×", then or "none", usual))
     return rows

@@ -12,6 +12,7 @@ from reports.quantities import part_text
 LINEAR, FROM, TO = 200.0, -100.0, 2500.0
 """Per cent: the axis is linear up to twice the paper's effect, logarithmic beyond, and cut at both ends."""
 KEPT_FROM, KEPT_TO = 80.0, 102.0
+WIDTH = 168
 
 
 def place(percent: float) -> float:
@@ -53,11 +54,8 @@ def row_picture(claim: Claim, case: Case) -> str:
     """One case as a row without labels; empty without a share."""
     if case.part is None:
         return ""
-    at = kept_place if claim.frozen else place
-    width = 168
-    low, middle, high, *band = (
-        round(6 + (width - 12) * at(100 * share), 1)
-        for share in (*sorted(case.part), *((1 - claim.share, 1.02) if claim.frozen else (LEAST, MOST)))
-    )
-    none = None if claim.frozen else round(6 + (width - 12) * at(0.0), 1)
-    return parts().interval(part_text(claim, case), width, band, (low, middle, high), none, case.word)
+    at, band = (kept_place, (1 - claim.share, 1.02)) if claim.frozen else (place, (LEAST, MOST))
+    shares = (*sorted(case.part), *band, 0.0)
+    low, middle, high, left, right, none = (round(6 + (WIDTH - 12) * at(100 * share), 1) for share in shares)
+    x, none = (low, middle, high), None if claim.frozen else none
+    return parts().interval(part_text(claim, case), WIDTH, (left, right), x, none, case.word)

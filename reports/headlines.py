@@ -41,21 +41,17 @@ class Headline(Checked):
         return NUMBER.sub(lambda number: self._number(number, found), self.text)
 
     def _number(self, match: re.Match[str], found: Mapping[str, Verdict]) -> str:
-        name = match["claim"]
+        name, what, here = match["claim"], match["what"], f"headline {self.text[:40]!r}"
         if name not in self.verdicts:
-            raise BadHeadline(f"headline {self.text[:40]!r}: {name} has a number there, but no place in its verdicts")
+            raise BadHeadline(f"{here}: {name} has a number there, but no place in its verdicts")
         cases = [case for case in found[name].cases if match["case"] in (None, case.case)]
-        part = cases[0].part[0] if cases and cases[0].part else None
-        known = {"rule": found[name].claim.margin}
-        if len(cases) == 1:
-            known |= {None: cases[0].ours, "paper": cases[0].figure, "share": part}
-        number = known.get(match["what"])
+        number = found[name].claim.margin if what == "rule" else None
+        if len(cases) == 1 and what != "rule":
+            number = {None: cases[0].ours, "paper": cases[0].figure, "share": cases[0].part and cases[0].part[0]}[what]
         if not isinstance(number, float | int):
             known = ", ".join(repr(case.case) for case in found[name].cases)
-            raise BadHeadline(f"headline {self.text[:40]!r}: {match[0]} stands for no number; cases are {known}")
-        if match["what"] == "share":
-            return f"{100 * number:.3g} %"
-        return _written(found[name].claim, cases[0], number)
+            raise BadHeadline(f"{here}: {match[0]} stands for no number; cases are {known}")
+        return f"{100 * number:.3g} %" if what == "share" else _written(found[name].claim, cases[0], number)
 
 
 def headlines() -> dict[str, Headline]:
@@ -70,6 +66,11 @@ def headline(name: str, verdicts: Iterable[Verdict]) -> str:
     """What was found, with its numbers; empty where nothing is written, or where the verdicts are others now."""
     found, known = {verdict.claim.id: verdict for verdict in verdicts}, headlines()
     return known[name].filled(found) if name in known and not known[name].outdated(found) else ""
+
+
+def paper_headline(paper: str, verdicts: Iterable[Verdict]) -> str:
+    """What was found of a paper's claims, or that it is not known."""
+    return headline(paper, verdicts) or "Its claims wait for their next run."
 
 
 def _written(claim: Claim, case: Case, number: float) -> str:

@@ -9,19 +9,21 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from pygments import formatters, highlight, lexers
+
 from lib import paths
 from lib.errors import LockstepError
 from lib.protocols import ALL
 from reports import claims, explorer, protocol_pages, runner
 from reports.families import families
 from reports.forest import effects
-from reports.headlines import headline
+from reports.headlines import headline, paper_headline
 from reports.markup import TEMPLATES, slug, templates, words
-from reports.notebook_output import HOW_TO_READ, verdict_table
+from reports.notebook_output import verdict_table
 from reports.page import check_offline, export, framed, page_style, policy
 from reports.palette import colour
 from reports.runner import Experiment, Paper
-from reports.summary_text import failures, held, judged_again, reason, sentence
+from reports.summary_text import failures, judged_again, overview, reason, sentence
 from reports.thumbnails import thumbnails
 
 FRONT = "which_protocol"
@@ -39,19 +41,17 @@ TRIAL = " The verdicts here are of trials at the profile smoke, which judges not
 
 def write_index() -> Path:
     """Write `index.html` and the pages that it links to into the reports folder, and return its path."""
-    known, verdicts = runner.experiments(), claims.verdicts()
+    verdicts, folder = claims.verdicts(), paths.reports()
     note = TRIAL if any(verdict.profile == "smoke" for verdict in verdicts) else ""
-    pages = {experiment.name for experiment in known if experiment.page.exists()}
-    shown = front(paths.reference()) | {"small": thumbnails({name: paths.reports() / f"{name}.html" for name in pages})}
-    for name, html in sheets(known, verdicts, pages, shown, _facts, note).items():
-        (paths.reports() / name).parent.mkdir(parents=True, exist_ok=True)
-        paths.write_text_atomic(paths.reports() / name, html)
-    return paths.reports() / "index.html"
+    for name, html in sheets(runner.experiments(), verdicts, folder, front(paths.reference()), _facts, note).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        paths.write_text_atomic(folder / name, html)
+    return folder / "index.html"
 
 
 def front(folder: Path) -> dict[str, Any]:
     """The front page's sentences, every condition's numbers and the timelines; empty for a folder without them."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"answer": [], "about": [], "measured": {}, "protocols": {}, "watched": {}, "used": {}}
     for path in (folder / f"{name}.json" for name in (FRONT, PROTOCOLS)):
         found |= json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
@@ -60,41 +60,38 @@ def front(folder: Path) -> dict[str, Any]:
 def sheets(
     known: list[Experiment],
     verdicts: list[claims.Verdict],
-    pages: AbstractSet[str],
+    folder: Path,
     front: Mapping[str, Any],
     facts: Callable[[Experiment], list[str]],
     note: str = "",
 ) -> dict[str, str]:
     """File name -> HTML of the front page, the rules, every protocol, and every paper with its claims.
 
-    `pages` are the names of those that can be read; `facts` returns how an experiment was run.
+    `folder` has the pages that can be read; `facts` returns how an experiment was run.
     """
+    pages = {each.name for each in known if (folder / f"{each.name}.html").exists()}
     papers = {paper.folder: paper for paper in (NO_PAPER, *runner.papers())}
-    for folder in [experiment.paper for experiment in known] + [verdict.claim.folder for verdict in verdicts]:
-        papers.setdefault(folder, dataclasses.replace(NO_PAPER, folder=folder, name=folder))
-    notebooks = {folder: [each for each in known if each.paper == folder] for folder in papers}
-    judged = {folder: [each for each in verdicts if each.claim.folder == folder] for folder in papers}
-    names = {
-        folder: f"{folder}/index.html" if folder else "across.html"
-        for folder in papers
-        if notebooks[folder] or judged[folder]
+    for name in [experiment.paper for experiment in known] + [verdict.claim.folder for verdict in verdicts]:
+        papers.setdefault(name, dataclasses.replace(NO_PAPER, folder=name, name=name))
+    notebooks = {name: [each for each in known if each.paper == name] for name in papers}
+    judged = {name: [each for each in verdicts if each.claim.folder == name] for name in papers}
+    places = {
+        name: f"{name}/index.html" if name else "across.html" for name in papers if notebooks[name] or judged[name]
     }
-    entries = protocol_pages.entries(front["measured"]) if front.get("measured") else []
-    shared = {"known": known, "pages": pages, "papers": papers, "sheets": names, "note": note, "entries": entries}
+    entries = protocol_pages.entries(front["measured"]) if front["measured"] else []
+    shared = {"known": known, "pages": pages, "papers": papers, "sheets": places, "front": front, "entries": entries}
     shared["base"] = "" if "90_compare" in pages else "../reference/"  # what is published, where it was not run here
     shared["own"] = {
-        paper.folder: [e["name"] for e in entries if _reproduced(paper, e["name"])] for paper in papers.values()
+        name: [each["name"] for each in entries if _reproduced(paper, each["name"])] for name, paper in papers.items()
     }
-    title = "which protocol, and how sure"
-    html = {"index.html": _sheet("front", title, **shared, **_front(verdicts, front, shared))}
-    for entry in entries:
-        html[f"protocols/{entry['name']}.html"] = _protocol(entry, front, shared)
-    for folder, name in names.items():
-        paper = shared | _paper(papers[folder], notebooks[folder], judged[folder])
-        paper |= {"effects": effects(judged[folder])}
-        html[name] = _sheet("paper", papers[folder].name, **paper, facts=facts, root="../" if folder else "")
-    rules = {"how_to_read": HOW_TO_READ, "margins": margins([each.claim for each in verdicts], papers)}
-    return html | {"rules.html": _sheet("rules", "the rules, and what the words mean", **rules)}
+    small = thumbnails({name: folder / f"{name}.html" for name in pages})
+    html = {"index.html": _front(verdicts, shared | {"note": note, "small": small})}
+    html |= {f"protocols/{entry['name']}.html": _protocol(entry, shared) for entry in entries}
+    for name, place in places.items():
+        paper = shared | {"paper": papers[name], "known": notebooks[name], "verdicts": judged[name], "facts": facts}
+        html[place] = _sheet("paper", papers[name].name, **paper, root="../" if name else "")
+    rows = margins([each.claim for each in verdicts], papers)
+    return html | {"rules.html": _sheet("rules", "the rules, and what the words mean", margins=rows)}
 
 
 def margins(found: Sequence[claims.Claim], papers: Mapping[str, Paper]) -> list[tuple[str, str, str, list[str]]]:
@@ -133,40 +130,51 @@ def runs_code(verdicts: Sequence[claims.Verdict]) -> str:
     return f"The runs were made by the code of the commits {', '.join(again)}." if again else ""
 
 
-def _sheet(name: str, title: str, root: str = "", script: str = "", **page: Any) -> str:
-    page |= {
-        "policy": policy(script),
-        "style": page_style(),
-        "title": f"Lockstep: {title}",
-        "root": root,
-        "script": script,
-    }
-    html = templates().get_template(f"{name}.html.j2").render(page | words())
+def filters(verdicts: Sequence[claims.Verdict]) -> dict[str, list[str]]:
+    """By what the claims of a paper's page can be chosen."""
+    counts = claims.counts(verdicts)
+    words = [each for each in claims.ALL_WORDS if any(each in found for found in counts.values())]
+    return {"kind": ["all", "counted", *counts], "verdict": ["all", *words]}
+
+
+def finding(name: str, verdicts: Sequence[claims.Verdict]) -> str:
+    """A page's headline or, without one, its first claim with the verdict."""
+    mine = [each for each in verdicts if each.claim.notebook == name]
+    first = min(mine, key=lambda each: each.claim.kind != "paper", default=None)
+    return headline(name, verdicts) or (f"{first.claim.sentence} ({first.text})" if first else "")
+
+
+FUNCTIONS = (chance, colour, effects, failures, filters, finding, headline, judged_again, overview, paper_headline)
+FUNCTIONS += (reason, runs_code, sentence, tallies, verdict_table)
+"""The functions that templates call."""
+
+
+def _sheet(name: str, title: str, script: str = "", **page: Any) -> str:
+    functions = {each.__name__: each for each in FUNCTIONS}
+    page = {"root": "", "title": f"Lockstep: {title}", "script": script} | page
+    page |= {"policy": policy(script), "style": page_style()}
+    html = templates().get_template(f"{name}.html.j2").render(functions | page | words())
     check_offline(html, name)
     return html
 
 
-def _protocol(entry: Mapping[str, Any], front: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+def _protocol(entry: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     """The page of a protocol."""
-    from pygments import highlight
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import PythonLexer
-
-    name, timelines = entry["name"], front.get("protocols", {})
+    name, front = entry["name"], shared["front"]
     page = protocol_pages.details(name, front["measured"])
     return _sheet(
         "protocol",
         name,
-        "../",
+        root="../",
         **page | {"about": [_linked(escape(text)) for text in page["about"]]},
         entry=entry,
         lost=[place for place, numbers, *_ in page["rows"] if numbers[5] < 0],
-        timeline=timelines.get(name),
-        sync=timelines.get("sync"),
-        code=highlight(page["rule"], PythonLexer(), HtmlFormatter()),
+        timeline=front["protocols"].get(name),
+        sync=front["protocols"].get("sync"),
+        code=highlight(page["rule"], lexers.PythonLexer(), formatters.HtmlFormatter()),
         papers=[paper for paper in runner.papers() if _reproduced(paper, name)],
         base=f"../{shared['base']}",
-        used=[each for each in shared["known"] if each.name in front.get("used", {}).get(name, ())],
+        used=[each for each in shared["known"] if each.name in front["used"].get(name, ())],
     )
 
 
@@ -175,72 +183,42 @@ def _reproduced(paper: Paper, name: str) -> bool:
     return bool(paper.folder) and paper.name in ALL[name].cite
 
 
-def _by_notebook(known: list[Experiment], verdicts: list[claims.Verdict]) -> dict[str, list[claims.Verdict]]:
-    return {experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known}
-
-
-def _front(verdicts: list[claims.Verdict], front: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    judged, measured = _by_notebook(shared["known"], verdicts), front.get("measured", {})
-    places, watched = explorer.places(measured), front.get("watched", {})
+def _front(verdicts: list[claims.Verdict], shared: Mapping[str, Any]) -> str:
+    """The front page."""
+    front, papers = shared["front"], shared["papers"]
     counted = sorted((each for each in verdicts if each.counts), key=lambda each: claims.ALL_WORDS.index(each.word))
-    cards = [
-        {
-            "paper": paper,
-            "found": headline(folder, verdicts) or "Its claims wait for their next run.",
-            "bar": [each for each in counted if each.claim.folder == folder],
-        }
-        for folder, paper in shared["papers"].items()
-        if folder in shared["sheets"] and paper.title
-    ]
-    page = {
+    page = shared | {
+        "verdicts": verdicts,
         "count": len(ALL) - 1,
-        "answer": front.get("answer", []),
-        "about": [_linked(each, shared["pages"]) for each in front.get("about", ())],
-        "measured": measured,
-        "places": places,
+        "about": [_linked(each, shared["pages"]) for each in front["about"]],
+        "places": explorer.places(front["measured"]),
         "named": explorer.NAMED,
-        "winners": explorer.winners(measured),
+        "winners": explorer.winners(front["measured"]),
         "families": families(),
-        "watched": watched,
         "shown": SHOWN,
-        "colour": colour,
-        "held": f"{held(verdicts)} {judged_again(verdicts)}".strip(),
         "bar": counted,
-        "tallies": tallies(verdicts),
-        "cards": cards,
-        "effects": effects(each for folder in shared["papers"] for each in counted if each.claim.folder == folder),
-        "chance": chance(verdicts),
-        "failed": [(v, sentence(v)) for name in claims.AGAINST for v in verdicts if v.word == name],
-        "judged": judged,
-        "sentences": {each.name: _finding(each.name, verdicts) for each in shared["known"]},
-        "homeless": sum(v.claim.notebook not in judged for v in verdicts),
-        "small": front.get("small", {}),
+        "cards": [paper for folder, paper in papers.items() if folder in shared["sheets"] and paper.title],
+        "rows": effects(each for folder in papers for each in counted if each.claim.folder == folder),
+        "failed": [each for word in claims.AGAINST for each in verdicts if each.word == word],
     }
-    data = {"places": places, "about": words()["conditions"], "watched": [*watched.items()]}
-    data["search"] = [*_searched(shared | page, verdicts)]
+    data = {"places": page["places"], "about": words()["conditions"], "watched": [*front["watched"].items()]}
+    data["search"] = [*_searched(page)]
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-    return page | {"script": f"const DATA = {text};\n{(TEMPLATES / 'site.js').read_text(encoding='utf-8')}"}
+    script = f"const DATA = {text};\n{(TEMPLATES / 'site.js').read_text(encoding='utf-8')}"
+    return _sheet("front", "which protocol, and how sure", script, **page)
 
 
-def _finding(name: str, verdicts: Sequence[claims.Verdict]) -> str:
-    """A page's headline or, without one, its first claim with the verdict."""
-    mine = [each for each in verdicts if each.claim.notebook == name]
-    first = next(iter(sorted(mine, key=lambda each: each.claim.kind != "paper")), None)
-    return headline(name, verdicts) or (f"{first.claim.sentence} ({first.text})" if first else "")
-
-
-def _searched(page: Mapping[str, Any], verdicts: Sequence[claims.Verdict]) -> Iterator[tuple[str, str, str, str]]:
+def _searched(page: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """What can be found on the front page: title, address, kind and text."""
-    sheets = page["sheets"]
-    for card in page["cards"]:
-        paper = card["paper"]
-        text = f"{paper.cite}. {paper.claims} {card['found']}"
+    sheets, verdicts = page["sheets"], page["verdicts"]
+    for paper in page["cards"]:
+        text = f"{paper.cite}. {paper.claims} {paper_headline(paper.folder, verdicts)}"
         yield f"{paper.name}: {paper.title}", sheets[paper.folder], "Paper", text
     for entry in page["entries"]:
         yield entry["name"], f"protocols/{entry['name']}.html", "Protocol", entry["sentence"]
     for each in page["known"]:
         if each.name in page["pages"]:
-            yield each.title, f"{each.name}.html", "Experiment", page["sentences"][each.name]
+            yield each.title, f"{each.name}.html", "Experiment", finding(each.name, verdicts)
     for term, meaning in words()["glossary"].items():
         yield term, f"rules.html#{slug(term)}", "Term", meaning
     for each in verdicts:
@@ -257,36 +235,13 @@ def _linked(text: str, pages: AbstractSet[str] = frozenset()) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", re.sub(r"\[([^]]+)\]\(([^)]+)\)", link, text))
 
 
-def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]) -> dict[str, Any]:
-    counts, judged = claims.counts(verdicts), _by_notebook(known, verdicts)
-    return {
-        "paper": paper,
-        "headline": headline(paper.folder, verdicts),
-        "chance": chance(verdicts),
-        "again": judged_again(verdicts),
-        "commits": runs_code(verdicts),
-        "tallies": tallies(verdicts, "the paper's"),
-        "how_to_read": HOW_TO_READ,
-        "failures": [(v, sentence(v), reason(v)) for v in failures(verdicts)],
-        "filters": {
-            "kind": ["all", "counted", *counts],
-            "verdict": ["all", *(v for v in claims.ALL_WORDS if any(v in found for found in counts.values()))],
-        },
-        "known": known,
-        "judged": judged,
-        "homeless": [verdict for verdict in verdicts if verdict.claim.notebook not in judged],
-        "table": verdict_table,
-    }
-
-
 def _facts(experiment: Experiment) -> list[str]:
     try:
         facts = runner.run_facts(experiment)
     except LockstepError:
         return []
-    texts = [f"profile {facts['profile']}"] if facts.get("profile") else []
     parameters = ", ".join(f"{name} = {value}" for name, value in facts.get("parameters", {}).items())
-    return texts + ([parameters] if parameters else [])
+    return [*filter(None, (f"profile {facts['profile']}" if facts.get("profile") else "", parameters))]
 
 
 def build(

@@ -6,70 +6,46 @@ from typing import Any
 
 from reports import claims, explorer, runner
 from reports.forest import forest
-from reports.headlines import headline
+from reports.headlines import headline, paper_headline
 from reports.markup import templates, words
 from reports.quantities import measured_text, paper_text, part_text
 from reports.runner import Experiment
-from reports.summary_text import failures, held, judged_again, reason, sentence
+from reports.summary_text import failures, overview, reason, sentence
 
 
 def pages(
-    known: Sequence[Experiment], verdicts: Sequence[claims.Verdict], front: Mapping, data: Mapping
+    known: Sequence[Experiment], verdicts: Sequence[claims.Verdict], front: Mapping[str, Any], data: Mapping
 ) -> dict[str, str]:
     """File name -> text; `front` is that of the index, and `data` has the addresses of each page's numbers."""
-    shared = {
-        "data": data,
-        "cases": _cases,
-        "held": _held,
-        "failures": failures,
-        "sentence": sentence,
-        "reason": reason,
-    }
-    shared |= {"headline": headline}
-    texts, papers = {}, []
-    for paper in runner.papers():
-        mine = [each for each in verdicts if each.claim.folder == paper.folder]
-        if not mine:
-            continue
-        found = headline(paper.folder, mine) or "Its claims wait for their next run."
-        papers.append((paper, found))
+    papers = {paper: [each for each in verdicts if each.claim.folder == paper.folder] for paper in runner.papers()}
+    papers = {paper: mine for paper, mine in papers.items() if mine}
+    shared = {"known": known, "data": data}
+    shared |= {each.__name__: each for each in (cases, failures, headline, overview, paper_headline, reason, sentence)}
+    texts = {}
+    for paper, mine in papers.items():
         if picture := forest(mine):
             texts[f"{paper.folder}/effects.svg"] = picture
-        page = shared | {"paper": paper, "found": found, "verdicts": mine, "picture": picture}
-        texts[f"{paper.folder}/README.md"] = _text("paper", known=_of(known, paper.folder), **page)
-    page = shared | {"papers": papers, "verdicts": verdicts, "front": front, "known": _of(known, "")}
-    about = [re.sub(r"\]\(([^)]*?)([^/)]+)\)", r"](\1README.md#\2)", each) for each in front.get("about", ())]
-    winners = explorer.winners(front.get("measured", {}))
-    return texts | {"README.md": _text("reference", **page, winners=winners, about=about, **words())}
+        page = shared | {"paper": paper, "verdicts": mine, "picture": picture}
+        texts[f"{paper.folder}/README.md"] = _text("paper", page)
+    about = [re.sub(r"\]\(([^)]*?)([^/)]+)\)", r"](\1README.md#\2)", each) for each in front["about"]]
+    page = shared | {"papers": papers, "verdicts": verdicts, "front": front, "about": about}
+    return texts | {"README.md": _text("reference", words() | page | {"winners": explorer.winners(front["measured"])})}
 
 
-def _held(verdicts: Sequence[claims.Verdict]) -> str:
-    return f"{held(verdicts)} {judged_again(verdicts)}".strip()
+def _text(name: str, page: Mapping[str, Any]) -> str:
+    text = templates().overlay(autoescape=False).get_template(f"{name}.md.j2").render(page)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _of(known: Sequence[Experiment], folder: str) -> list[Experiment]:
-    return [each for each in known if each.paper == folder]
-
-
-def _text(name: str, **page: Any) -> str:
-    environment = templates().overlay(autoescape=False)
-    environment.filters["line"] = _line
-    return re.sub(r"\n{3,}", "\n\n", environment.get_template(f"{name}.md.j2").render(page)).strip() + "\n"
-
-
-def _line(text: str) -> str:
-    """Text as a cell of a table, or as a list's item."""
-    return re.sub(r"\s+", " ", text).strip().replace("|", "\\|").replace("<", "&lt;")
-
-
-def _cases(verdict: claims.Verdict) -> list[tuple[str, str, str, str]]:
+def cases(verdict: claims.Verdict) -> list[tuple[str, str, str, str]]:
     """A row for each case: the claim, ours, the paper's, and the verdict."""
     claim, several = verdict.claim, len(verdict.cases) > 1
+    if not verdict.cases:
+        return [(claim.sentence, "–", "–", verdict.text)]
     rows = []
-    for case in verdict.cases or [None]:
-        first = "" if rows else claim.sentence
-        name = f" {'*' + case.case + '*' if several else ''}" if case else ""
-        share = f" ({part})" if case and (part := part_text(claim, case)) else ""
-        ours, theirs = (f"{measured_text(claim, case)}{share}", paper_text(claim, case)) if case else ("–", "–")
-        rows.append((first + name, ours, theirs, case.word if case and several else verdict.text))
+    for case in verdict.cases:
+        name = ("" if rows else claim.sentence) + (f" *{case.case}*" if several else "")
+        share = f" ({part})" if (part := part_text(claim, case)) else ""
+        ours = f"{measured_text(claim, case)}{share}"
+        rows.append((name, ours, paper_text(claim, case), case.word if several else verdict.text))
     return rows

@@ -66,7 +66,7 @@ def _style() -> str:
 def templates() -> Environment:
     loader, blocks = FileSystemLoader(TEMPLATES), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)
-    environment.filters |= {"slug": slug, "cell": cell}
+    environment.filters |= {"slug": slug, "cell": cell, "line": line}
     environment.globals["meanings"] = defaultdict(str, words()["rules"])
     return environment
 
@@ -90,6 +90,11 @@ def slug(text: str) -> str:
 def cell(value: Any) -> Any:
     """A table cell's content: HTML as it is, anything else as text."""
     return value if hasattr(value, "__html__") else number(value)
+
+
+def line(text: str) -> str:
+    """Text as a cell of a table, or as a list's item, in Markdown."""
+    return re.sub(r"\s+", " ", text).strip().replace("|", "\\|").replace("<", "&lt;")
 
 
 def number(value: Any) -> str:
@@ -123,9 +128,7 @@ def flat(value: Any) -> str:
     if isinstance(value, Mapping):
         name = str(value.get("name", ""))
         fields = {str(key).replace("_", " "): item for key, item in value.items() if key != "name"}
-        rest = [
-            f"{key} {_inner(item)}" for key, item in fields.items() if item is not None and item not in ([], (), {})
-        ]
+        rest = [f"{key} {_inner(item)}" for key, item in fields.items() if item not in (None, [], (), {})]
         return f"{name}: {', '.join(rest)}" if name and rest else name or ", ".join(rest)
     if isinstance(value, list | tuple):
         return ", ".join(map(_inner, value))

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from lib.errors import unknown
 from reports import claims as _claims
+from reports.claims import Verdict
 from reports.claims.dependencies import flatten
 from reports.forest import row_picture
-from reports.markup import Fragment, flat, parts, slug
+from reports.markup import Fragment, flat, parts, slug, words
 from reports.quantities import column, label, measured_text, paper_text, part_text, plus_minus, seeds_text
 from reports.runner import repeat
 from reports.summary_text import sentence
@@ -17,13 +18,6 @@ from reports.summary_text import sentence
 if TYPE_CHECKING:
     import pandas as pd
 
-    from reports.claims import Verdict
-
-HOW_TO_READ = (
-    "[ ]: 95 % interval of the mean over the seeds; for a check, the smallest and the largest run. In pictures the thin line is "
-    "no effect, and the band is 50 to 200 % of the paper's effect, or the gain that an equivalence has to keep. Seeds, as in "
-    "“8: detect 12 %”: eight seeds detect an effect of 12 % of the paper's nine times in ten."
-)
 RUNS_CODE = "commit of the runs' code"
 """The label of a commit whose code made a page's runs."""
 
@@ -65,19 +59,15 @@ def intervals(
     """A table of each subject's metrics with their 95 % intervals over the seeds; `by` names the columns that make a subject."""
     by = [by] if isinstance(by, str) else list(by)
     results[by]  # raises for names that are no columns, which groupby takes for one row's groups
-    groups = list(results.groupby(by, sort=False))
-    counts = {len(group) for _, group in groups}
-    rows = [[*names, *(_mean(group[m].astype(float)) for m in metrics), len(group)] for names, group in groups]
+    rows = []
+    for names, group in results.groupby(by, sort=False):
+        means = [_claims.interval(group[metric].astype(float)) for metric in metrics]
+        rows.append([*names, *(plus_minus(mean, mean - low) for mean, low, _ in means), len(group)])
     header = [*map(label, by), *map(label, metrics), "seeds"]
-    if len(counts) == 1:  # then the caption has it
+    if len(counts := {row[-1] for row in rows}) == 1:  # then the caption has it
         header, rows = header[:-1], [row[:-1] for row in rows]
         caption = caption or f"Mean and 95 % interval over {counts.pop()} seeds."
     return Fragment(parts().table(header, rows, caption or "Mean and 95 % interval.", range(len(by), len(header))))
-
-
-def _mean(values: pd.Series) -> str:
-    mean, low, _ = _claims.interval(values)
-    return plus_minus(mean, mean - low)
 
 
 def table(data: pd.DataFrame, caption: str = "") -> Fragment:
@@ -88,14 +78,15 @@ def table(data: pd.DataFrame, caption: str = "") -> Fragment:
     names = data.index.names
     if any(name is not None for name in names) or not types.is_numeric_dtype(data.index):
         data = data.rename_axis(index=["" if name is None else name for name in names]).reset_index()
-    header, cells, numeric = [], [], []
-    for place, name in enumerate(data.columns):
+    header = [", ".join(filter(None, map(str, x))) if isinstance(x, tuple) else label(str(x)) for x in data.columns]
+    cells, numeric = [], []
+    for place in range(len(header)):
         values = data.iloc[:, place]
-        header.append(", ".join(filter(None, map(str, name))) if isinstance(name, tuple) else label(str(name)))
-        if numbers := types.is_numeric_dtype(values) and not types.is_bool_dtype(values):
+        if types.is_numeric_dtype(values) and not types.is_bool_dtype(values):
             numeric.append(place)
-        shown = zip(values, values.isna(), strict=True)
-        cells.append(column(values) if numbers else ["–" if absent else flat(x) for x, absent in shown])
+            cells.append(column(values))
+        else:
+            cells.append(["–" if absent else flat(x) for x, absent in zip(values, values.isna(), strict=True)])
     return Fragment(parts().table(header, list(zip(*cells, strict=True)), caption, numeric))
 
 
@@ -115,13 +106,15 @@ def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
 
 def _cases(verdict: Verdict) -> list[list[Any]]:
     """A row for each case, with a word of its own where there are several; without cases, the paper's figures."""
-    claim, cases = verdict.claim, verdict.cases
-    if not cases:
+    claim, several = verdict.claim, len(verdict.cases) > 1
+    if not verdict.cases:
         return [[case, "–", "", flat(paper), ""] for case, paper in claim.cases.items() if paper is not None]
-    named = [parts().case(case.case, case if len(cases) > 1 else None) for case in cases]
-    shares = [parts().share(part_text(claim, case), row_picture(claim, case)) for case in cases]
-    texts = [(measured_text(claim, case), paper_text(claim, case), seeds_text(claim, case)) for case in cases]
-    return [[name, ours, share, *more] for name, share, (ours, *more) in zip(named, shares, texts, strict=True)]
+    rows = []
+    for case in verdict.cases:
+        name = parts().case(case.case, case if several else None)
+        share = parts().share(part_text(claim, case), row_picture(claim, case))
+        rows.append([name, measured_text(claim, case), share, paper_text(claim, case), seeds_text(claim, case)])
+    return rows
 
 
 def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
@@ -129,9 +122,8 @@ def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
     verdicts = list(verdicts)
     if not verdicts:
         return Fragment(parts().heading("Verdicts") + "<p>Real data: shown, not judged.</p>", "not judged")
-    html = parts().heading("Verdicts") + verdict_table(verdicts, HOW_TO_READ)
-    html += fitted({verdict.claim.notebook for verdict in verdicts})
-    return Fragment(html, "verdicts")
+    html = parts().heading("Verdicts") + verdict_table(verdicts, words()["how_to_read"])
+    return Fragment(html + fitted({verdict.claim.notebook for verdict in verdicts}), "verdicts")
 
 
 def found(verdicts: Iterable[Verdict], *claim_ids: str) -> Fragment:
@@ -141,12 +133,13 @@ def found(verdicts: Iterable[Verdict], *claim_ids: str) -> Fragment:
         return Fragment("")
     if missing := [each for each in claim_ids if each not in mine]:
         raise unknown("claim", missing[0], mine)
-    chosen = [mine[each] for each in claim_ids]
+    chosen, source = [mine[each] for each in claim_ids], "Found:"
     if short := any(verdict.profile == "smoke" for verdict in chosen):
         known = {each.claim.id: each for each in _claims.published(chosen[0].claim.notebook)}
-        chosen = [known[each] for each in claim_ids if each in known]
-    source = f"Found, as published (commit {chosen[0].commit}):" if short and chosen else "Found:"
-    return Fragment(parts().found(source, map(sentence, chosen), short) if chosen else "")
+        if not (chosen := [known[each] for each in claim_ids if each in known]):
+            return Fragment("")
+        source = f"Found, as published (commit {chosen[0].commit}):"
+    return Fragment(parts().found(source, map(sentence, chosen), short))
 
 
 def provenance_card(runs: Any, notebook: str) -> Fragment:
@@ -161,11 +154,11 @@ def provenance_card(runs: Any, notebook: str) -> Fragment:
     facts: dict[str, Any] = {"repeat with": parts().code(repeat(notebook))}
     facts |= {key.replace("_", " "): flat(value) for key, value in shared.items()} | differing
     if code := str(facts.pop("commit", "")):
-        more = ", with changed or new files that it does not have"
-        facts[RUNS_CODE] = f"{code[:-1]}{more}" if code.endswith("+") else code
+        facts[RUNS_CODE] = code.replace("+", ", with changed or new files that it does not have")
     facts |= {"runs": len(runs)} if runs else {}
-    html = parts().heading("Provenance") + parts().provenance(facts, [_digest(run) for run in runs])
-    return Fragment(html, "provenance")
+    names = ((run.provenance["protocol"].get("name", ""), str(run.provenance["seed"])) for run in runs)
+    digests = [[*name, parts().code(run.digest[:16])] for name, run in zip(names, runs, strict=True)]
+    return Fragment(parts().heading("Provenance") + parts().provenance(facts, digests), "provenance")
 
 
 def differences(values: Sequence[Mapping[str, Any]], path: str = "") -> tuple[dict[str, Any], dict[str, str]]:
@@ -178,12 +171,12 @@ def differences(values: Sequence[Mapping[str, Any]], path: str = "") -> tuple[di
             shared[key] = found[0]
         elif all(isinstance(each, Mapping) for each in found):
             names = list(dict.fromkeys(each.get("name") for each in found))
-            if len(names) > 1:
+            if several := len(names) > 1:
                 differing[place] = _several(names)
             for name in names:
-                label = f"{key} {name}" if len(names) > 1 else key
+                label = f"{key} {name}" if several else key
                 same, more = differences([each for each in found if each.get("name") == name], f"{path}{label}, ")
-                if len(names) > 1:
+                if several:
                     same.pop("name")
                 shared |= {label: same} if same else {}
                 differing |= more
@@ -199,8 +192,3 @@ def _several(values: Sequence[Any]) -> str:
         if numbers[-1] - numbers[0] == len(numbers) - 1 > 1:
             return f"{numbers[0]} to {numbers[-1]}"
     return "; ".join(dict.fromkeys("–" if x is None else flat(x) for x in values))
-
-
-def _digest(run: Any) -> list[Any]:
-    name, seed = run.provenance["protocol"].get("name", ""), run.provenance["seed"]
-    return [name, str(seed), parts().code(run.digest[:16])]

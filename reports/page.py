@@ -4,25 +4,27 @@ import base64
 import hashlib
 import os
 import re
-import subprocess
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from pygments.formatters import HtmlFormatter
+
 from lib import paths
 from lib.errors import LockstepError
 from reports import claims, notebook_output, runner
+from reports.claims.dependencies import git
 from reports.headlines import headline
-from reports.markup import IN_JUPYTER, TEMPLATES, parts, slug, style
+from reports.markup import IN_JUPYTER, TEMPLATES, parts, slug, style, words
 from reports.summary_text import in_short
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """Makes the browser itself refuse every request and script."""
-ROLES = ("short", "verdicts", "settings", "claims", "provenance", "progress")
+ROLES = ("verdicts", "settings", "claims", "provenance", "progress")
 """The outputs of a notebook that have a place of their own on its page."""
 LARGEST = 2_000_000
 """The most bytes of a page; of a file of numbers twice as many, for a figure of 46 seeds."""
@@ -38,8 +40,6 @@ class PageError(LockstepError, ValueError):
 
 def page_style() -> str:
     """The style sheet of all pages: that of outputs, that of what is only on pages, and the code's colours."""
-    from pygments.formatters import HtmlFormatter
-
     code = HtmlFormatter(style="friendly", nobackground=True).get_style_defs(".highlight")
     return "\n".join([style(), (TEMPLATES / "lockstep" / "site.css").read_text(encoding="utf-8"), code])
 
@@ -68,14 +68,13 @@ def render(executed: str | os.PathLike) -> str:
     nb = nbformat.read(executed, as_version=4)
     facts = nb.metadata.get("lockstep", {})
     name = facts.get("name", executed.stem)
-    verdicts = [each for each in claims.verdicts() if each.claim.notebook == name]
+    verdicts = claims.verdicts(of=name)
     _arrange(nb, verdicts)
     page = {
         "title": runner.title(nb) or name,
-        "profile": f"profile {facts['profile']}" if facts.get("profile") else "",
+        "profile": facts.get("profile", ""),
         "question": next((cell.id for cell in nb.cells if cell.cell_type == "markdown"), None),
         "short": in_short(verdicts, facts.get("profile", "")),
-        "label": _label,
         "command": facts.get("command", ""),
         "made": _machine(facts.get("machine", {})),
     }
@@ -94,9 +93,8 @@ def render(executed: str | os.PathLike) -> str:
 def _arrange(nb: Any, verdicts: Sequence[claims.Verdict]) -> None:
     """Put a notebook's outputs with a role in their places on the page, which has one style for all of them.
 
-    An answer stands below the question, verdicts and settings before the limits, provenance at the end. Verdicts are rendered
-    from what is stored, with explanations that are newer than the run; claims stand only on a page without verdicts. Progress
-    is left out.
+    Verdicts and settings stand before the limits, provenance at the end. Verdicts are rendered from what is stored, with
+    explanations that are newer than the run; claims stand only on a page without verdicts. Progress is left out.
     """
     from nbformat.v4 import new_code_cell, new_output
 
@@ -117,8 +115,6 @@ def _arrange(nb: Any, verdicts: Sequence[claims.Verdict]) -> None:
     place = limits[-1] if limits else len(nb.cells)
     nb.cells.insert(place, new_code_cell(outputs=[*judged, *found["settings"]]))
     nb.cells.append(new_code_cell(outputs=found["provenance"]))
-    question = next((place for place, cell in enumerate(nb.cells) if cell.cell_type == "markdown"), -1)
-    nb.cells.insert(question + 1, new_code_cell(outputs=found["short"]))
 
 
 def framed(html: str, name: str, shown: Container[str] | None = None) -> str:
@@ -129,36 +125,31 @@ def framed(html: str, name: str, shown: Container[str] | None = None) -> str:
     root, folder = "../" * name.count("/"), name.rpartition("/")[0]
     paper = next((each for each in runner.papers() if each.folder == folder), None)
     profile = re.search(r'<span class="profile">(.*?)</span>', html)
-    data = re.findall(r'class="data" href="([^"]+)"', html)
-    top = parts().top(root, paper, name, data, unescape(profile[1]) if profile else "")
+    top = parts().top(root, paper, name, data_links(html), unescape(profile[1]) if profile else "")
     around = parts().around(runner.neighbours(name, shown), root)
+    rules = _rules_commit(paths.notebooks() / folder / "claims.yaml")
     for pattern, text in (
         (r"<meta\s[^>]*Content-Security-Policy[^>]*>", parts().policy(POLICY)),
         (r"<style>.*?</style>", f"<style>{page_style()}</style>"),
         (r'<header class="top">.*?</header>', top),
         (r'<nav [^>]*class="around".*?</nav>', around),
-        (r"(?<=what it was made with</summary>)(?:<p.*?</p>)?", parts().repeating(_last_change(_rules_file(name)))),
+        (r"(?<=what it was made with</summary>)(?:<p.*?</p>)?", parts().repeating(rules)),
         ("<dt>commit</dt>", f"<dt>{notebook_output.RUNS_CODE}</dt>"),
         (r" · commit (?=[0-9a-f]{10})", " · page made at commit "),
     ):
-        html = re.sub(pattern, lambda _, text=text: str(text), html, count=1, flags=re.DOTALL)
-    return html
+        html = _replaced(pattern, text, html)
+    return re.sub(r'(href="(?![^"]*notebooks/)[^":]+)\.ipynb"', r'\1.html"', html)
 
 
-def _rules_file(name: str) -> Path:
-    return paths.notebooks() / name.rpartition("/")[0] / "claims.yaml"
+def data_links(html: str) -> list[str]:
+    """The addresses of a page's numbers."""
+    return [unescape(link) for link in re.findall(r'class="data" href="([^"]+)"', html)]
 
 
 @cache
-def _last_change(file: Path) -> str:
-    """The commit that last changed a file; empty where git does not know."""
-    if not file.exists():
-        return ""
-    git = ["git", "-C", str(file.parent), "log", "-1", "--abbrev=10", "--format=%h", "--", file.name]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
+def _rules_commit(file: Path) -> str:
+    """The commit that last changed a file of claims; empty where git does not know."""
+    return (git(file.parent, "log", "-1", "--abbrev=10", "--format=%h", "--", file.name) or "").strip()
 
 
 def with_words(html: str, name: str, verdicts: Sequence[claims.Verdict]) -> str:
@@ -170,37 +161,30 @@ def with_words(html: str, name: str, verdicts: Sequence[claims.Verdict]) -> str:
 
     notebook = runner.read(paths.notebooks() / f"{name}.ipynb")
     first = next((runner.source(cell) for cell in notebook["cells"] if cell["cell_type"] == "markdown"), "")
-    title = runner.title(notebook)
-    if title and first.startswith("# "):
-        short = r'<h1.*?(?=(?:<div class="result">)?<section class="short")'
-        html = re.sub(
-            short, lambda _: _with_contents(_without_marks(markdown2html(first))), html, count=1, flags=re.DOTALL
-        )
-        html = re.sub("<title>.*? · Lockstep</title>", lambda _: f"<title>{escape(title)} · Lockstep</title>", html)
+    if first.startswith("# "):
+        question = re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html(first))
+        old = r'<h1.*?(?=(?:<div class="result">)?<section class="short")'
+        html = _replaced(old, _with_contents(question), html)
+        html = _replaced("<title>.*?</title>", f"<title>{escape(runner.title(notebook))} · Lockstep</title>", html)
     html = re.sub(r'<p class="(?:headline|terminology note)">.*?</p>', "", html)
     terms = next((each.terms for each in runner.papers() if each.folder == name.rpartition("/")[0]), "")
-    said = parts().headline(headline(name, verdicts), terms)
-    return re.sub(r"</h1>", lambda end: f"{end[0]}{said}", html, count=1)
+    return _replaced("</h1>", f"</h1>{parts().headline(headline(name, verdicts), terms)}", html)
 
 
-def _without_marks(html: str) -> str:
-    """Headings without the links to themselves that Jupyter adds."""
-    return re.sub(r'<a class="anchor-link".*?</a>', "", html)
+def _replaced(pattern: str, text: str, html: str) -> str:
+    """A page with this text in the place of the first match, which may be of several lines."""
+    return re.sub(pattern, lambda _: text, html, count=1, flags=re.DOTALL)
 
 
 def with_verdicts(html: str, verdicts: Sequence[claims.Verdict], profile: str) -> str:
     """A page with its claims' verdicts as they are judged now, in short and in full."""
     if not verdicts:
         return html
-    short = str(in_short(verdicts, profile)).replace("<h2>", '<h2 id="in-short">')
-    html = re.sub(
-        r'<section class="short"( role="note")?>.*?</section>', lambda _: short, html, count=1, flags=re.DOTALL
-    )
-    full = notebook_output.verdict_table(verdicts, notebook_output.HOW_TO_READ)
+    html = _replaced('<section class="short">.*?</section>', in_short(verdicts, profile), html)
+    full = notebook_output.verdict_table(verdicts, words()["how_to_read"])
     up = "../" if verdicts[0].claim.folder else ""
     full = re.sub(r"claims/[^<> ]+\.json", lambda record: f'<a href="{up}{record[0]}">{record[0]}</a>', full)
-    entries = r'<div class="table"><table class="entries">.*?</table></div>'
-    return re.sub(entries, lambda _: full, html, count=1, flags=re.DOTALL)
+    return _replaced(r'<div class="table"><table class="entries">.*?</table></div>', full, html)
 
 
 def figure_first(html: str) -> str:
@@ -220,16 +204,7 @@ def _machine(machine: Mapping[str, Any]) -> list[str]:
     """The machine, the versions and the commit that made a page, a text each."""
     groups = (machine.get("hardware", {}), machine.get("versions", {}), {"page made at commit": machine.get("commit")})
     texts = (", ".join(f"{name} {value}" for name, value in group.items() if value is not None) for group in groups)
-    return list(filter(None, texts))
-
-
-def _label(cell: Any) -> str:
-    """The label of a folded code cell."""
-    tags = cell.metadata.get("tags", [])
-    if "parameters" in tags or "injected-parameters" in tags:
-        return "Parameters" if "parameters" in tags else "Parameters of this run"
-    count = len(cell.source.splitlines())
-    return f"{count} line{'s' * (count != 1)} of code"
+    return [text for text in texts if text]
 
 
 def _with_contents(html: str) -> str:
@@ -252,19 +227,34 @@ def _with_contents(html: str) -> str:
     return html.replace("<!--contents-->", f"<ol>{''.join(entries)}</ol>", 1)
 
 
-class _Elements(HTMLParser):
-    """Collects elements with their attributes; a style sheet's text counts as one with a style."""
+class _Faults(HTMLParser):
+    """Collects what would load or run, and images without words."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str]]] = []
+        self.found: dict[str, None] = {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, {name: value or "" for name, value in attrs}))
+        self.found |= dict.fromkeys(_faults(tag, {name: value or "" for name, value in attrs}))
 
     def handle_data(self, data: str) -> None:
         if self.cdata_elem == "style":
-            self.found.append(("", {"style": data}))
+            self.found |= dict.fromkeys(_faults("", {"style": data}))
+
+
+def _faults(tag: str, attributes: Mapping[str, str]) -> Iterator[str]:
+    if tag in FORBIDDEN:
+        yield f"<{tag}>"
+    for key, value in attributes.items():
+        fetched = key in FETCHED and not value.startswith("data:")
+        link = key == "href" and (tag not in ("a", "area") or value.strip().lower().startswith("javascript:"))
+        if fetched or link or key.startswith("on"):
+            yield f"<{tag} {key}={value[:60]!r}>"
+    if tag == "meta" and attributes.get("http-equiv", "").lower() == "refresh":
+        yield "<meta refresh>"
+    if tag == "img" and attributes.get("alt", "").strip() in NO_WORDS:
+        yield "an image without alternative text (show it with reports.plots.show)"
+    yield from (use[:60] for use in FETCHED_BY_STYLE.findall(attributes.get("style", "")))
 
 
 def check_offline(html: str, name: str = "the page") -> None:
@@ -273,23 +263,9 @@ def check_offline(html: str, name: str = "the page") -> None:
     The promise that nothing is fetched or run is the page's policy, which the browser keeps. This check tells an author before a
     reader sees a gap; it does not find everything that a browser would.
     """
-    elements = _Elements()
+    faults = _Faults()
     own = re.compile("<script>(.*?)</script>", re.DOTALL)
-    elements.feed(own.sub(lambda script: "" if f"{_digest(script[1])}&#39;" in html else script[0], html))
-    elements.close()
-    found: dict[str, None] = {}
-    for tag, attributes in elements.found:
-        if tag in FORBIDDEN:
-            found[f"<{tag}>"] = None
-        for key, value in attributes.items():
-            fetched = key in FETCHED and not value.startswith("data:")
-            link = key == "href" and (tag not in ("a", "area") or value.strip().lower().startswith("javascript:"))
-            if fetched or link or key.startswith("on"):
-                found[f"<{tag} {key}={value[:60]!r}>"] = None
-        if tag == "meta" and attributes.get("http-equiv", "").lower() == "refresh":
-            found["<meta refresh>"] = None
-        if tag == "img" and attributes.get("alt", "").strip() in NO_WORDS:
-            found["an image without alternative text (show it with reports.plots.show)"] = None
-        found |= dict.fromkeys(use[:60] for use in FETCHED_BY_STYLE.findall(attributes.get("style", "")))
-    if found:
-        raise PageError(f"{name}: a report loads and runs nothing, but there is {', '.join(found)}")
+    faults.feed(own.sub(lambda script: "" if f"{_digest(script[1])}&#39;" in html else script[0], html))
+    faults.close()
+    if faults.found:
+        raise PageError(f"{name}: a report loads and runs nothing, but there is {', '.join(faults.found)}")

@@ -1,14 +1,13 @@
 """Figures in one style, with a caption, alternative text and their numbers; the notebooks find tables and cards here too."""
 
-from __future__ import annotations
-
 import base64
 import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -21,6 +20,7 @@ from pandas.api.types import is_numeric_dtype
 
 from lib import paths
 from lib.errors import BadOption, unknown
+from lib.results.run import Run
 from reports.claims.dependencies import flatten
 from reports.markup import TEMPLATES, Fragment, parts
 from reports.notebook_output import claims, found, intervals, provenance_card, settings, table, verdicts  # noqa: F401, where notebooks find them
@@ -28,9 +28,7 @@ from reports.palette import BLACK, DASHES, DOTTED, GREY, KINDS, MARKS, colour, c
 from reports.quantities import label
 from reports.runner import repeat  # noqa: F401
 
-if TYPE_CHECKING:
-    from lib.results.run import Run
-
+Table = pd.DataFrame | None
 POINTS = {"linestyle": "", "marker": "o"}
 HOLLOW = POINTS | {"markersize": 8, "markerfacecolor": "none", "markeredgecolor": BLACK}
 """The marks of the paper's values."""
@@ -82,7 +80,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def curves(
-    data: pd.DataFrame, x: str = "time", y: str = "auc", seconds: str = "virtual", predicted: pd.DataFrame | None = None
+    data: pd.DataFrame, x: str = "time", y: str = "auc", seconds: str = "virtual", predicted: Table = None
 ) -> Figure:
     """Draw one thin line for every seed of a protocol, so that the spread is seen.
 
@@ -118,8 +116,8 @@ def panels(
     column: str,
     hue: str = "protocol",
     unit: str = "",
-    paper: pd.DataFrame | None = None,
-    predicted: pd.DataFrame | None = None,
+    paper: Table = None,
+    predicted: Table = None,
 ) -> Figure:
     """Draw a panel for each pair of `row` and `column`: the mean over seeds as a line, the seeds' range behind it.
 
@@ -131,12 +129,10 @@ def panels(
         grid = fig.subplots(len(rows), len(columns), sharey="row", squeeze=False)
         handles: dict[str, Any] = {}
         looks = _looks(hue, data, predicted, paper)
-        for i, j in ((i, j) for i in range(len(rows)) for j in range(len(columns))):
-            ax = grid[i, j]
-            measured, *references = (
-                each if each is None else each[(each[row] == rows[i]) & (each[column] == columns[j])]
-                for each in (data, paper, predicted)
-            )
+        for (i, this), (j, that) in product(enumerate(rows), enumerate(columns)):
+            ax, tables = grid[i, j], (data, paper, predicted)
+            here = [each if each is None else each[(each[row] == this) & (each[column] == that)] for each in tables]
+            measured, *references = here
             used = set()
             for name, group in measured.groupby(hue, sort=False):
                 tone, dashes = looks[str(name)]
@@ -149,10 +145,9 @@ def panels(
                     ax.vlines(spread.index, spread["min"], spread["max"], color=tone, linewidth=1)
                 look = {"linestyle": dashes, "marker": "."} if predicted is None else POINTS
                 handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, markersize=5, **look)[0]
-            handles |= {
-                text: Line2D([], [], **mark) for text, mark in _references(ax, x, y, hue, looks, *references).items()
-            }
-            ax.set_title(", ".join(filter(None, (rows[i], columns[j]))), loc="left", fontsize=10, pad=3)
+            legend = _references(ax, x, y, hue, looks, *references)
+            handles |= {text: Line2D([], [], **mark) for text, mark in legend.items()}
+            ax.set_title(", ".join(filter(None, (this, that))), loc="left", fontsize=10, pad=3)
             ax.set_ylabel(label(y) if j == 0 else "")
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
             ax.ticklabel_format(axis="y", useOffset=False)
@@ -163,33 +158,27 @@ def panels(
     return fig
 
 
-def _looks(hue: str, *tables: pd.DataFrame | None) -> dict[str, Any]:
+def _looks(hue: str, *tables: Table) -> dict[str, Any]:
     """The colour and dashes of each name in a column of these tables."""
     names = dict.fromkeys(str(name) for each in tables if each is not None for name in each[hue])
     return {name: colour(name) for name in names} if hue == "protocol" else colours(names)
 
 
 def _references(
-    ax: Axes,
-    x: str,
-    y: str,
-    hue: str,
-    looks: Mapping[str, Any],
-    paper: pd.DataFrame | None,
-    predicted: pd.DataFrame | None,
+    ax: Axes, x: str, y: str, hue: str, looks: Mapping[str, Any], paper: Table, predicted: Table
 ) -> dict[str, dict[str, Any]]:
     """Draw the paper's values as hollow marks and predictions as lines; return the legend's texts with their marks."""
-    legend = {}
-    for name, group in () if predicted is None else predicted.groupby(hue, sort=False):
-        tone, dashes = looks[str(name)]
-        line = group.groupby(x)[y].mean()
-        alone = {"marker": "_", "markersize": 16} if len(line) == 1 else {}
-        ax.plot(line.index, line, color=tone, linestyle=dashes, **alone)
-    for name, group in () if paper is None else paper.groupby(hue, sort=False):
-        ax.plot(group[x], group[y], zorder=4, **HOLLOW | {"markeredgecolor": looks[str(name)][0]})
+    legend: dict[str, dict[str, Any]] = {}
     if predicted is not None:
+        for name, group in predicted.groupby(hue, sort=False):
+            tone, dashes = looks[str(name)]
+            line = group.groupby(x)[y].mean()
+            alone = {"marker": "_", "markersize": 16} if len(line) == 1 else {}
+            ax.plot(line.index, line, color=tone, linestyle=dashes, **alone)
         legend |= {"measured": POINTS | {"color": BLACK}, "predicted": {"color": BLACK}}
     if paper is not None:
+        for name, group in paper.groupby(hue, sort=False):
+            ax.plot(group[x], group[y], zorder=4, **HOLLOW | {"markeredgecolor": looks[str(name)][0]})
         legend["the paper"] = HOLLOW
     return legend
 

@@ -1,6 +1,5 @@
 """Numbers for reading: a unit, as many digits as the interval carries, small differences in thousandths, ratios as 2.6×."""
 
-import dataclasses
 import math
 from collections.abc import Iterable
 
@@ -17,23 +16,6 @@ PERCENT = ("error", "share")
 """Metrics that are written in per cent."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The factor, digits and unit with which all numbers of one case are written."""
-
-    factor: float = 1.0
-    decimals: int = 0
-    unit: str = ""
-    """Begins with a space where it stands once after all numbers: ` AUC`; × follows each number."""
-
-    def plain(self, x: float) -> str:
-        """A number as text, without its unit."""
-        return rounded(self.factor * x, self.decimals)
-
-    def text(self, x: float) -> str:
-        return self.plain(x) + self.unit
-
-
 def decimals(numbers: Iterable[float | None], half: float | None = None) -> int:
     """Digits after the point: to the first digit of the interval's half, to its second where that is a 1, and to the sixth of the
     largest number at most; without an interval three digits of the largest number, and none where all are whole."""
@@ -47,26 +29,23 @@ def decimals(numbers: Iterable[float | None], half: float | None = None) -> int:
     return max(0, 2 - math.floor(math.log10(max(map(abs, numbers)))))
 
 
-def scale(claim: Claim, case: Case) -> Scale:
-    """The scale of a case's numbers, the paper's among them."""
+def scale(claim: Claim, case: Case) -> tuple[float, int, str]:
+    """The factor, digits and unit of a case's numbers, the paper's among them. A unit that stands once after all numbers begins
+    with a space; × follows each number."""
     numbers = [x for x in (case.ours, case.low, case.high, case.figure) if x is not None]
     half = (case.high - case.low) / 2 if case.low is not None and case.high is not None else None
     factor, unit = 1.0, UNITS.get(claim.metric.split("_")[0], "")
-    largest = max(map(abs, numbers), default=0.0)
     if claim.effect in ("ratio", "slope"):
         unit = "×" if claim.effect == "ratio" else ""
     elif claim.metric in PERCENT and claim.effect == "value":
         factor, unit = 100.0, " %"
-    elif unit in SMALL and claim.effect != "value" and 0 < largest < 0.1:
+    elif unit in SMALL and claim.effect != "value" and 0 < max(map(abs, numbers), default=0.0) < 0.1:
         factor, unit = 1000.0, f" × 10⁻³ {unit}"
     else:
         unit = f" {unit}" if unit else ""
-    places = decimals([factor * x for x in numbers], factor * half if half else None)
-    edges = claim.margin if isinstance(claim.margin, tuple) else () if claim.margin is None else (claim.margin,)
-    pairs = [
-        (factor * x, factor * edge) for x in numbers for edge in edges
-    ]  # what is beyond an edge is not written as the edge
-    return Scale(factor=factor, decimals=_keep_apart(pairs, places), unit=unit)
+    numbers = [factor * x for x in numbers]
+    pairs = [(x, factor * edge) for x in numbers for edge in claim.edges]  # what is beyond an edge is not written as it
+    return factor, _keep_apart(pairs, decimals(numbers, factor * half if half else None)), unit
 
 
 def _keep_apart(pairs: Iterable[tuple[float, float]], places: int) -> int:
@@ -81,25 +60,25 @@ def measured_text(claim: Claim, case: Case) -> str:
     """The measured mean with its interval, or with the range of the runs of a check."""
     if case.ours is None:
         return "–"
-    written, turned = scale(claim, case), ""
+    factor, places, unit = scale(claim, case)
+    ours, *ends = (rounded(factor * x, places) for x in (case.ours, case.low, case.high) if x is not None)
+    turned = ""
     if case.ours < 0 and claim.effect == "value" and claim.metric in (below := words()["below_zero"]):
         turned = f" ({below[claim.metric]})"
-    if case.low is None or case.high is None or case.low == case.high:
-        return written.text(case.ours) + turned
-    ends = f"{written.plain(case.low)}, {written.plain(case.high)}"
-    spread = f" (range {ends})" if claim.kind == "check" else f" [{ends}]"
-    text = written.text(case.ours) + spread if written.unit == "×" else written.plain(case.ours) + spread + written.unit
-    return text + turned
+    if not ends or case.low == case.high:
+        return ours + unit + turned
+    spread = f" (range {', '.join(ends)})" if claim.kind == "check" else f" [{', '.join(ends)}]"
+    return ours + (unit + spread if unit == "×" else spread + unit) + turned
 
 
 def paper_text(claim: Claim, case: Case) -> str:
     """The paper's figure of the case, a number in the scale of ours."""
     if case.figure is None:
         return case.paper or "–"
-    written = scale(claim, case)
-    number = written.factor * case.figure
-    ratio = [(number, 1.0)] if written.unit == "×" else []  # one that is not 1 is not written as 1
-    return rounded(number, _keep_apart(ratio, decimals([number]))) + written.unit
+    factor, _, unit = scale(claim, case)
+    number = factor * case.figure
+    ratio = [(number, 1.0)] if unit == "×" else []  # one that is not 1 is not written as 1
+    return rounded(number, _keep_apart(ratio, decimals([number]))) + unit
 
 
 def part_text(claim: Claim, case: Case) -> str:
@@ -108,16 +87,11 @@ def part_text(claim: Claim, case: Case) -> str:
         return ""
     many = not claim.frozen and abs(case.part[0]) >= MANY
     middle, low, high = (x if many else 100 * x for x in case.part)
-    places = decimals([], (high - low) / 2) if high > low else 0
-    middle, low, high = (rounded(x, min(places, 1)) for x in (middle, low, high))
-    if many:
-        return f"{middle} times [{low}, {high}] the paper's effect"
-    share = f"{middle} % [{low}, {high}]"
-    return (
-        f"keeps {share} of the gain (rule: {100 * (1 - claim.share):g} %)"
-        if claim.frozen
-        else f"{share} of the paper's effect"
-    )
+    places = min(decimals([], (high - low) / 2), 1) if high > low else 0
+    middle, low, high = (rounded(x, places) for x in (middle, low, high))
+    if claim.frozen:
+        return f"keeps {middle} % [{low}, {high}] of the gain (rule: {100 * (1 - claim.share):g} %)"
+    return f"{middle} {'times' if many else '%'} [{low}, {high}] {'' if many else 'of '}the paper's effect"
 
 
 def result_text(claim: Claim, case: Case) -> str:
@@ -130,10 +104,8 @@ def seeds_text(claim: Claim, case: Case) -> str:
     """The number of seeds and, where they were tested, the smallest effect that they detect nine times in ten."""
     if case.tells is None or not math.isfinite(case.tells):
         return str(case.n)
-    if case.part is not None:
-        return f"{case.n}: detect {100 * case.tells:.2g} %"
-    ratio = claim.effect == "ratio"  # whose effects are logarithms
-    return f"{case.n}: detect {f'{100 * case.tells:.2g} %' if ratio else number(float(f'{case.tells:.2g}'))}"
+    share = case.part is not None or claim.effect == "ratio"  # a ratio's effects are logarithms
+    return f"{case.n}: detect {f'{100 * case.tells:.2g} %' if share else number(float(f'{case.tells:.2g}'))}"
 
 
 def column(numbers: Iterable[float | None]) -> list[str]:

@@ -3,7 +3,6 @@ reference folder."""
 
 import json
 import re
-import subprocess
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,9 @@ from lib.errors import LockstepError
 from notebooks import compare_figure
 from reports import claims, runner
 from reports.claims import Verdict
-from reports.headlines import headline
+from reports.claims.dependencies import git
+from reports.headlines import paper_headline
+from reports.markup import line
 from reports.summary_text import SAID, held
 
 GENERATED = "`python -m reports.publish` writes this part"
@@ -51,40 +52,35 @@ def with_card(text: str, folder: Path) -> str:
 def last_card(folder: Path) -> str:
     """Whether `lib` is what a card last ran, by the commit that is stored with the figures of that run."""
     made = json.loads((folder / "gpu" / "machine.json").read_text(encoding="utf-8"))["commit"].rstrip("+")
-    git = ["git", "-C", str(paths.root()), "diff", "--quiet", made, "--", "lib"]
-    same = subprocess.run(git, capture_output=True, check=False).returncode == 0
+    same = git(paths.root(), "diff", "--quiet", made, "--", "lib") is not None
     return f"Run on a card at commit {made[:7]}." if same else f"Not run on a card since commit {made[:7]}."
 
 
 def findings(folder: Path, verdicts: list[Verdict]) -> str:
     """What the figure shows, how that was measured, and how many of the papers' claims hold."""
     data = compare_figure.read(folder)
-    if data is not None:
-        words = compare_figure.front(data, fidelity=compare_figure.fidelity(folder))
-        lines = [_wrapped(each, "- ") for each in (*words["answer"], held(verdicts))]
-        how = re.sub(r"\[([^]]+)\]\(([^)]+)\)", lambda link: _link(folder, *link.groups()), words["about"][0])
-        return "\n".join([*lines, "", _wrapped(how)])
-    return _wrapped(held(verdicts), "- ")
+    if data is None:
+        return _wrapped(held(verdicts), "- ")
+    words = compare_figure.front(data, fidelity=compare_figure.fidelity(folder))
+    lines = [_wrapped(each, "- ") for each in (*words["answer"], held(verdicts))]
+    how = re.sub(r"\[([^]]+)\]\(([^)]+)\)", lambda link: _link(folder, *link.groups()), words["about"][0])
+    return "\n".join([*lines, "", _wrapped(how)])
 
 
 def protocols(folder: Path) -> str:
     """A row for each family: how it works, where it is faster and where slower than Sync, and what it loses, as measured."""
     data = compare_figure.read_conditions(folder)
-    lines = [
-        "| Family | How it works | Faster than Sync with | Slower than Sync with | AUC − Sync's |",
-        "|---|---|---|---|---|",
-    ]
+    rows = [("Family", "How it works", "Faster than Sync with", "Slower than Sync with", "AUC − Sync's")]
     for each in compare_figure.families():
         names = ", ".join(f"`{name}`" for name in each["members"])
         measured = ("–", "–", "–") if data is None else compare_figure.advice(data, each["members"])
-        cells = (f"**{each['family']}** {names}", each["idea"], *measured)
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    return "\n".join(lines)
+        rows.append((f"**{each['family']}** {names}", each["idea"], *measured))
+    return _table(rows)
 
 
 def papers(folder: Path, verdicts: list[Verdict]) -> str:
     """A row for each paper: its claim, what was found, and how many of its counted claims have which word."""
-    lines = ["| Paper | The paper claims | We found | Verdicts |", "|---|---|---|---|"]
+    rows = [("Paper", "The paper claims", "We found", "Verdicts")]
     for paper in runner.papers():
         theirs = [each for each in verdicts if each.claim.kind == "paper" and each.claim.folder == paper.folder]
         if theirs:
@@ -92,16 +88,14 @@ def papers(folder: Path, verdicts: list[Verdict]) -> str:
             judged[claims.SHELF] = sum(each.word == claims.SHELF for each in theirs)
             judged["waiting for a run"] = sum(each.word == "not run" for each in theirs)
             tally = claims.tally(
-                {word: judged[word] for word in (*SAID, claims.SHELF, "waiting for a run") if judged[word]}
+                {each: judged[each] for each in (*SAID, claims.SHELF, "waiting for a run") if judged[each]}
             )
-            counts = f"{sum(judged.values())}: {tally}"
-            cite = f"[{paper.cite}]({paper.link})" if paper.link else paper.cite
             place = f"{paper.folder}/README.md"
             name = f"[{paper.name}](reports/reference/{place})" if (folder / place).exists() else paper.name
-            name = f"**{name}**, {cite}"
-            found = headline(paper.folder, verdicts) or "Its claims wait for their next run."
-            lines.append(f"| {' | '.join(map(_cell, (name, paper.claims, found, counts)))} |")
-    return "\n".join(lines)
+            cite = f"[{paper.cite}]({paper.link})" if paper.link else paper.cite
+            found = paper_headline(paper.folder, verdicts)
+            rows.append((f"**{name}**, {cite}", paper.claims, found, f"{sum(judged.values())}: {tally}"))
+    return _table(rows)
 
 
 def _link(folder: Path, text: str, page: str) -> str:
@@ -111,8 +105,10 @@ def _link(folder: Path, text: str, page: str) -> str:
     return f"[{text}](reports/reference/{place}#{name})" if (folder / f"{page}.html").exists() else text
 
 
-def _cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip().replace("|", "\\|").replace("<", "&lt;")
+def _table(rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table whose first row is its head."""
+    head, *body = (f"| {' | '.join(map(line, row))} |" for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 
 def _wrapped(text: str, first: str = "") -> str:

@@ -1,17 +1,11 @@
 """*In short*: sentences with numbers about a page's claims, and why some failed; made from saved verdicts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from reports.claims import AGAINST, PROVISIONAL, SHELF, counts, published, tally
+from reports.claims import AGAINST, PROVISIONAL, SHELF, Verdict, counts, published, tally
 from reports.markup import parts
 from reports.quantities import result_text
-
-if TYPE_CHECKING:
-    from reports.claims import Verdict
 
 MOST = 3
 """Sentences about findings on a page."""
@@ -38,19 +32,22 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
     source = ""
     if profile == "smoke" or all(verdict.word in ("not run", "refused") for verdict in verdicts):
         if not (verdicts := published(verdicts[0].claim.notebook)):
-            return parts().short((), (), (), [NOTHING.format(profile or "of a trial")])
+            return parts().short((), (), (), NOTHING.format(profile or "of a trial"))
         source = PUBLISHED.format(profile=verdicts[0].profile, commit=verdicts[0].commit)
     failed = failures(verdicts)
-    rest = sorted((v for v in verdicts if v not in failed), key=lambda v: v.claim.kind != "paper")
+    rest = sorted((v for v in verdicts if v not in failed), key=_papers_first)
     totals = [f"{NAMES[kind]}: {tally(found)}" for kind, found in counts(verdicts).items()]
-    told = [(v, sentence(v)) for v in rest[:MOST]]
-    return parts().short(told, [(v, sentence(v), reason(v)) for v in failed], totals, (), source)
+    shown = [(v, sentence(v)) for v in rest[:MOST]]
+    return parts().short(shown, [(v, sentence(v), reason(v)) for v in failed], totals, source=source)
+
+
+def _papers_first(verdict: Verdict) -> bool:
+    return verdict.claim.kind != "paper"
 
 
 def failures(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts that failed, or that are not comparable; those of papers first."""
-    failed = [verdict for verdict in verdicts if verdict.word in (*AGAINST, SHELF)]
-    return sorted(failed, key=lambda verdict: verdict.claim.kind != "paper")
+    return sorted((each for each in verdicts if each.word in (*AGAINST, SHELF)), key=_papers_first)
 
 
 def sentence(verdict: Verdict) -> str:
@@ -94,14 +91,17 @@ def held(verdicts: Sequence[Verdict]) -> str:
     judged = [each for each in counted if each.word != SHELF]
     again = sum(bool(each.again) for each in judged)
     younger = "which are" if again == len(judged) else f"{again} of which are"
-    rules = f"today's rules, {younger} younger than the runs," if again else "pre-registered rules"
-    alone = sum(any(PROVISIONAL in case.detail for case in each.cases) for each in counted)
-    provisionally = f"are reproduced ({alone} provisionally: no damaged control run shows that a loss would be seen)"
-    said = SAID | ({"reproduced": provisionally} if alone else {})
-    tally = ", ".join(f"{found[word]} {text}" for word, text in said.items() if found[word])
-    aside = (
-        f" {found[SHELF]} more are not comparable, since our conditions differ from the paper's."
-        if found[SHELF]
-        else ""
-    )
-    return f"We judged {len(judged)} of the papers' claims by {rules}: {tally}.{aside}".replace(",:", ":")
+    rules = f"today's rules, {younger} younger than the runs" if again else "pre-registered rules"
+    texts = dict(SAID)
+    if alone := sum(any(PROVISIONAL in case.detail for case in each.cases) for each in counted):
+        texts["reproduced"] += f" ({alone} provisionally: no damaged control run shows that a loss would be seen)"
+    words = ", ".join(f"{found[word]} {text}" for word, text in texts.items() if found[word])
+    text = f"We judged {len(judged)} of the papers' claims by {rules}: {words}."
+    if found[SHELF]:
+        text += f" {found[SHELF]} more are not comparable, since our conditions differ from the paper's."
+    return text
+
+
+def overview(verdicts: Sequence[Verdict]) -> str:
+    """How many of the papers' claims hold, and how many were judged again."""
+    return f"{held(verdicts)} {judged_again(verdicts)}".strip()

@@ -11,7 +11,8 @@ MACHINE = lib.Node(flops=4e8)
 """A gradient takes a millisecond, ten times as long as a message."""
 WIDTH, SECONDS = 1000, 0.016
 """The drawing's width, and the time that it shows."""
-ROW, BAR = 22, 14
+SCALE = WIDTH / SECONDS
+ROW = 22
 WORK = {"compute": "compute", "pull": "send", "push": "send", "mix": "mix", "validate": "mix"}
 WORK |= dict.fromkeys(("read", "transfer", "update", "write"), "send")
 """What a node does -> the kind that is drawn; the rest is waiting."""
@@ -32,28 +33,23 @@ def timeline(name: str, workers: int, slow: int, factor: float) -> dict[str, Any
     device = ALL[name].family == "pipeline"
     cluster = {} if device else {"workers": workers, "speeds": [1.0] * (workers - slow) + [1 / factor] * slow}
     cluster = lib.VirtualCluster(worker=MACHINE, **cluster)
-    run = lib.train("clicks-light", name, cluster, samples=64 * workers * 24, gradients=False, save=False)
-    trace = run.trace.assign(end=run.trace["end"].clip(upper=SECONDS))
+    whole = lib.train("clicks-light", name, cluster, samples=64 * workers * 24, gradients=False, save=False).trace
+    trace = whole.assign(end=whole["end"].clip(upper=SECONDS))
     trace = trace[trace["end"] > trace["start"]]
     if device:
-        rows = [stage for stage in STAGES if stage in set(trace["kind"])]
-        place, names = trace["kind"].map({stage: row for row, stage in enumerate(rows)}), rows
+        names = [stage for stage in STAGES if stage in set(trace["kind"])]
+        place = trace["kind"].map({stage: row for row, stage in enumerate(names)})
     else:
-        place = trace["node"].map({f"worker{rank}": rank for rank in range(workers)})
         names = [f"worker {rank + 1}" + ", slower" * (factor > 1 and rank >= workers - slow) for rank in range(workers)]
-    scale = WIDTH / SECONDS
+        place = trace["node"].map({f"worker{rank}": rank for rank in range(workers)})
     drawn = trace.assign(row=place, work=trace["kind"].map(WORK)).dropna(subset=["row", "work"])
     paths = {
-        kind: "".join(map(_bar, spans["row"], spans["start"] * scale, spans["end"] * scale))
+        kind: "".join(map(_bar, spans["row"], spans["start"] * SCALE, spans["end"] * SCALE))
         for kind, spans in drawn.groupby("work")
     }
-    applied = run.trace[run.trace["node"].astype(str).str.startswith("server") & run.trace["kind"].eq("apply")]
-    return {
-        "rows": names,
-        "paths": paths,
-        "batches": _moments(run.trace[run.trace["kind"] == "compute"]),
-        "updates": _moments(applied),
-    }
+    applied = whole["node"].astype(str).str.startswith("server") & whole["kind"].eq("apply")
+    batches, updates = (_moments(whole[rows]) for rows in (whole["kind"] == "compute", applied))
+    return {"rows": names, "paths": paths, "batches": batches, "updates": updates}
 
 
 def _bar(row: float, start: float, end: float) -> str:
@@ -61,4 +57,4 @@ def _bar(row: float, start: float, end: float) -> str:
 
 
 def _moments(spans: pd.DataFrame) -> list[int]:
-    return sorted(round(end * WIDTH / SECONDS) for end in spans["end"] if end < SECONDS)
+    return sorted(round(end * SCALE) for end in spans["end"] if end < SECONDS)

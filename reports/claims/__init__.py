@@ -50,19 +50,7 @@ from which runs it was judged again.
 
 from lib.seeds import judging, tuning
 from reports.claims.claim import BadClaim, Claim
-from reports.claims.judge import (
-    AGAINST,
-    ALL_WORDS,
-    PROVISIONAL,
-    REPRODUCED,
-    SHELF,
-    SHOWN,
-    WORDS,
-    Case,
-    Verdict,
-    differs,
-    judge,
-)
+from reports.claims.judge import AGAINST, ALL_WORDS, PROVISIONAL, REPRODUCED, SHELF, Case, Verdict, differs, judge
 from reports.claims.loading import calibrations, load, of_notebook
 from reports.claims.statistics import interval, one_sided_p, seeds_for
 from reports.claims.stored_verdicts import (

@@ -116,37 +116,33 @@ class Claim(Checked):
 
     def _faults_of_kind(self) -> Iterator[tuple[bool, str, str]]:
         """What would make the claim impossible to judge or to fail: whether it applies, the field, and what is right."""
-        paper, equivalence = self.kind == "paper", self.frozen is not None
-        least = LEAST_FOR_EQUIVALENCE if equivalence else LEAST_SEEDS
-        why = "within a margin" if equivalence else "at all"
+        paper = self.kind == "paper"
+        least, why = (LEAST_FOR_EQUIVALENCE, "within a margin") if self.frozen else (LEAST_SEEDS, "at all")
         yield paper and self.looks[0] < least, "seeds", f"must be {least} or more, for an interval {why}"
         yield self.looks[0] > self.looks[-1], "seeds", "the second look has more seeds than the first"
         yield self.kind == "check" and self.seeds != 1, "seeds", "a check has no least number: every run must pass"
         yield {*self.scale} != {"paper", "ours"}, "scale", "must have exactly 'paper' and 'ours'"
         for name in ("foreseen", "control", "regime", "elsewhere", "broken"):
             yield not paper and getattr(self, name) not in (None, False, {}), name, "is for a paper's claim"
-        by_case = [
-            set(each) - {c.case for c in self.comparisons} for each in self.regime.values() if isinstance(each, dict)
-        ]
-        strange = sorted(set().union(*by_case))
+        named = {case for each in self.regime.values() if isinstance(each, dict) for case in each}
+        strange = sorted(named - {each.case for each in self.comparisons})
         yield bool(strange), "regime", f"no case is called {', '.join(map(repr, strange))}"
 
     def _faults_of_effect(self) -> Iterator[tuple[bool, str, str]]:
-        slope, dial = self.effect == "slope", isinstance(self.over, dict)
+        pair = self.effect in ("difference", "ratio")
         wanted = {
-            "reference": self.effect in ("difference", "ratio") and not self.order,
-            "over": slope,
-            "subject": not self.order and not dial,
+            "reference": pair and not self.order,
+            "over": self.effect == "slope",
+            "subject": not self.order and not isinstance(self.over, dict),
         }
         for name, needed in wanted.items():
             right = f"{'is missing from' if needed else 'has no place in'} a claim of effect {self.effect!r}"
             yield needed == (getattr(self, name) is None), name, right
-        ordered = self.effect in ("difference", "ratio") and len(self.order) > 1
-        yield bool(self.order) and not ordered, "order", "two subjects or more, of a difference or a ratio"
+        right = "two subjects or more, of a difference or a ratio"
+        yield bool(self.order) and not (pair and len(self.order) > 1), "order", right
         distinct = {dataclasses.replace(each, case="", paper=None) for each in self.comparisons}
         yield len(distinct) < len(self.comparisons), "cases", f"must differ: write {CASE} where their names belong"
-        judged = self.kind == "paper" and self.frozen is None
-        for name, paper in self.cases.items() if judged else ():
+        for name, paper in self.cases.items() if self.kind == "paper" and not self.frozen else ():
             if isinstance(paper, (int, float)):
                 right = f"a value has no effect whose size could be judged; write {name}'s figure as text"
                 yield self.effect == "value" or bool(self.order), "cases", right
@@ -157,33 +153,31 @@ class Claim(Checked):
 
     def _faults_of_rule(self) -> Iterator[tuple[bool, str, str]]:
         paper, equivalence, within = self.kind == "paper", self.frozen is not None, self.relation == "within"
-        yield (
-            equivalence == (self.share is None),
-            "share",
-            "is missing" if equivalence else "only an equivalence has one",
-        )
+        value, edges = paper and self.effect == "value", self.edges
+        only = "only an equivalence has one"
+        yield equivalence == (self.share is None), "share", "is missing" if equivalence else only
         right = "an equivalence is of a difference, and its margin is a share of what the reference gains over frozen"
-        yield equivalence and (self.effect != "difference" or self.margin is not None or within), "effect", right
-        right = "is missing: an equivalence needs a planted control" if equivalence else "only an equivalence has one"
+        yield equivalence and (self.effect != "difference" or bool(edges) or within), "effect", right
+        right = "is missing: an equivalence needs a planted control" if equivalence else only
         yield paper and equivalence == (self.control is None), "control", right
         yield paper and within, "relation", "a paper's number is judged by >= or <=, sameness with a frozen model"
-        value = paper and self.effect == "value"
         yield value == (self.broken is None), "broken", "a paper's value needs one, and nothing else has it"
         needed = not equivalence and (self.kind in ("target", "check") or value)
-        yield needed and self.margin is None, "margin", "is missing; what is judged needs it"
-        if self.margin is None:
+        if not edges:
+            yield needed, "margin", "is missing; what is judged needs it"
             return
         yield within != isinstance(self.margin, tuple), "margin", "is two numbers for within, otherwise one"
-        edges = self.margin if isinstance(self.margin, tuple) else (self.margin,)
-        yield (
-            within and edges[0] >= edges[-1],
-            "margin",
-            "must be from the smaller number to the larger: such a rule cannot pass",
-        )
+        right = "must be from the smaller number to the larger: such a rule cannot pass"
+        yield within and edges[0] >= edges[-1], "margin", right
         yield self.effect == "ratio" and min(edges) <= 0, "margin", "must be greater than 0: such a rule cannot fail"
         yield bool(self.order), "margin", "an order has none"
         behind = paper and not value and self.sign * (edges[0] - self.neutral) < 0
         yield behind, "margin", "lies on the other side of no effect: that is an equivalence, with its share and frozen"
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The margin's one or two numbers, or none."""
+        return self.margin if isinstance(self.margin, tuple) else () if self.margin is None else (self.margin,)
 
     @property
     def neutral(self) -> float:
@@ -239,10 +233,10 @@ class Claim(Checked):
         if self.frozen:
             kept = f"keeps {100 * (1 - self.share):g} % of {metric}({first.reference}) − {metric}({first.frozen})"
             return f"{x}: {kept}" + (f", and {first.control} does not" if first.control else "")
-        if isinstance(self.margin, tuple):
-            x += f" from {self.margin[0]:g} to {self.margin[1]:g}"
+        if self.relation == "within":
+            x += f" from {self.edges[0]:g} to {self.edges[1]:g}"
         else:
-            x += f" {'≥' if self.sign > 0 else '≤'} {self.neutral if self.margin is None else self.margin:g}"
+            x += f" {'≥' if self.sign > 0 else '≤'} {(self.edges or (self.neutral,))[0]:g}"
         if any(isinstance(paper, (int, float)) for paper in self.cases.values()):
             x += ", and the effect is 50 to 200 % of the paper's"
         return x + (" in every run" if self.kind == "check" else "")

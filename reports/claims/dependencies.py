@@ -69,14 +69,17 @@ def rule_came_later(claim: Claim, made_at: Iterable[str]) -> bool | None:
 @cache
 def _file_at(root: str, commit: str, path: str) -> str | None:
     """A file's text at a commit, empty where it has none; None where there is no such commit or no git."""
-    git = {"cwd": root, "capture_output": True, "text": True, "check": False}
-    try:
-        if subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], **git).returncode:
-            return None
-        shown = subprocess.run(["git", "show", f"{commit}:./{path}"], **git)
-    except OSError:
+    if git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         return None
-    return "" if shown.returncode else shown.stdout
+    return git(root, "show", f"{commit}:./{path}") or ""
+
+
+def git(folder: str | Path, *words: str) -> str | None:
+    """What a command of git prints in a folder; None where it fails, or without git."""
+    try:
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def metrics_code(path: Path) -> dict[str, str]:

@@ -1,9 +1,8 @@
 """From results to one case's numbers: the effect of every seed, and what the reference gains over a frozen model."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from statistics import fmean, linear_regression
 from typing import Any
 
 from lib.errors import nearest, unknown
@@ -30,32 +29,20 @@ def per_seed(claim: Claim, each: Comparison, rows: Rows, subject: str | None) ->
     for row in rows:
         if row["subject"] in dial:
             x = float(row[over]) if over else dial[row["subject"]]
-            points.setdefault(int(row["seed"]), []).append((x, _number(row.get(each.metric))))
+            y = math.nan if row.get(each.metric) is None else float(row[each.metric])
+            points.setdefault(int(row["seed"]), []).append((x, y))
     numbers = {}
     for seed, found in points.items():
         place = f"claim {claim.id!r}: {subject or 'its dial'!r}, seed {seed}"
         if claim.effect == "slope":
             if len({x for x, _ in found}) < 2:
                 raise BadClaim(f"{place}: a slope needs two values of {over or 'its dial'!r}")
-            numbers[seed] = slope(found)
+            numbers[seed] = linear_regression(*zip(*found, strict=True)).slope
         elif len(found) > 1:
             raise BadClaim(f"{place}: one result is expected, not {len(found)}")
         else:
             numbers[seed] = found[0][1]
     return numbers
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
-
-
-def slope(points: Iterable[tuple[float, float]]) -> float:
-    """The least-squares slope of points (x, y)."""
-    points = list(points)
-    middle = math.fsum(x for x, _ in points) / len(points)
-    mean = math.fsum(y for _, y in points) / len(points)
-    above = math.fsum((x - middle) * (y - mean) for x, y in points)
-    return above / math.fsum((x - middle) ** 2 for x, _ in points)
 
 
 def effects(claim: Claim, mine: dict[int, float], theirs: dict[int, float]) -> dict[int, float]:
@@ -81,4 +68,4 @@ def natural(claim: Claim, x: float) -> float:
 
 
 def mean(numbers: Mapping[int, float]) -> float:
-    return math.fsum(numbers.values()) / len(numbers) if numbers else math.nan
+    return fmean(numbers.values()) if numbers else math.nan

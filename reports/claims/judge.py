@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from lib.errors import nearest
 from lib.seeds import BLOCK, JUDGING, SEALED
@@ -17,14 +18,8 @@ from reports.claims.statistics import MOST_SEEDS, interval, levels, one_sided_p,
 if TYPE_CHECKING:
     import pandas as pd
 
-REPRODUCED, OTHER_SIZE, MIXED, CONTRADICTED, UNDECIDED = (
-    "reproduced",
-    "other size",
-    "mixed",
-    "contradicted",
-    "undecided",
-)
-SHELF = "not comparable"
+REPRODUCED, OTHER_SIZE, MIXED = "reproduced", "other size", "mixed"
+UNDECIDED, CONTRADICTED, SHELF = "undecided", "contradicted", "not comparable"
 WORDS = {
     "paper": (REPRODUCED, OTHER_SIZE, MIXED, UNDECIDED, CONTRADICTED, SHELF),
     "estimate": ("estimate",),
@@ -83,8 +78,8 @@ class Verdict:
     profile: str = ""
     command: str = ""
     """The command that repeats it."""
-    commit: str = ""
-    """The first commit of its runs."""
+    commits: tuple[str, ...] = ()
+    """Those of its runs' code."""
     sealed: int | None = None
     """The first of the sealed seeds that it was reached on; None for other seeds."""
     again: str = ""
@@ -98,6 +93,11 @@ class Verdict:
     def counts(self) -> bool:
         """Whether it is one of a paper's counted claims: of sealed seeds, and not foreseen by a formula."""
         return self.claim.kind == "paper" and not self.claim.foreseen and self.sealed is not None
+
+    @property
+    def commit(self) -> str:
+        """The first of its commits, if any."""
+        return self.commits[0][:10] if self.commits else ""
 
     @property
     def text(self) -> str:
@@ -150,34 +150,34 @@ def _judge_case(
         why = "; ".join(f"{record.constant} was fitted to {record.fitted_to}" for record in fitted)
         return Case(**names, word="calibrated", detail=why)
     mine, theirs = (per_seed(claim, each, rows, name) for name in (each.subject, each.reference))
-    present = {row["subject"] for row in rows}
-    if problem := _problem(claim, each, rows, present, provisional):
+    if problem := _problem(claim, each, rows, provisional):
         return Case(**names, word="refused", detail=problem)
     by_seed = effects(claim, mine, theirs)
     seeds = len(mine.keys() | theirs.keys())
     numbers = [scaled(claim, x) for x in by_seed.values()]
     details = [f"compared on the {len(by_seed)} of {seeds} seeds that both have"] if len(by_seed) < seeds else []
+    elsewhere = [f"the paper's figure rests on {claim.elsewhere}"] if claim.elsewhere else []
     if infinite := sum(not math.isfinite(x) for x in numbers):
         details.append(f"{each.metric} was not measured, or cannot be compared, on {infinite} of {len(by_seed)} seeds")
     if infinite or not by_seed:
         word = {"paper": UNDECIDED, "target": "missed", "check": "failed"}.get(claim.kind, "refused")
         word = SHELF if claim.elsewhere else word
-        return Case(**names, word=word, n=len(by_seed), detail="; ".join([*details, *_elsewhere(claim)]))
+        return Case(**names, word=word, n=len(by_seed), detail="; ".join(details + elsewhere))
     level = levels(claim.looks)[sum(len(numbers) >= look for look in claim.looks[1:])]
     middle, *ends = interval(numbers, level)
     ends = [min(numbers), max(numbers)] if claim.kind == "check" else [x for x in ends if math.isfinite(x)]
     ours, *around = (natural(claim, x) for x in (middle, *ends))
-    edge = _edge(claim)
-    known = {"ours": ours, "n": len(numbers), "rests_on": _decisive_share(claim, ours, edge, abs(mean(theirs)))}
+    known = {"ours": ours, "n": len(numbers), "rests_on": _decisive_share(claim, ours, abs(mean(theirs)))}
     known |= dict(zip(("low", "high"), sorted(around), strict=True)) if around else {}
-    few = len(numbers) < claim.looks[0]
-    if few and claim.kind != "check":
+    found: dict[str, Any] = {}
+    if len(numbers) < claim.looks[0] and claim.kind != "check":
         details.append(f"too few seeds: {len(numbers)} of {claim.looks[0]}")
-        word, found = (UNDECIDED if claim.kind == "paper" else "refused"), {}
+        word = UNDECIDED if claim.kind == "paper" else "refused"
     elif claim.kind in ("target", "check") and not claim.frozen:
-        word, found = _in_band(claim, [natural(claim, x) for x in (ends or [middle])]), {}
+        word = _in_band(claim, around or [ours])
     else:
-        found = _decide(claim, each, numbers, level, edge, rows, theirs)
+        shared = claim, each, numbers, level
+        found = _equivalence(*shared, rows, theirs) if claim.frozen else _effect(*shared)
         word = found.pop("word")
     outside = outside_regime(claim, each, rows)
     if outside and word == CONTRADICTED:
@@ -185,13 +185,8 @@ def _judge_case(
         details.append(f"outside the paper's regime: {'; '.join(outside)}")
     if claim.elsewhere:
         word, found = SHELF, {name: value for name, value in found.items() if name in ("part", "tells")}
-        details += _elsewhere(claim)
-    details.append(found.pop("detail", ""))
+    details += [*elsewhere, found.pop("detail", "")]
     return Case(**names, **known, **found, word=word, detail="; ".join(filter(None, details)))
-
-
-def _elsewhere(claim: Claim) -> list[str]:
-    return [f"the paper's figure rests on {claim.elsewhere}"] if claim.elsewhere else []
 
 
 def _edge(claim: Claim) -> float:
@@ -202,25 +197,15 @@ def _edge(claim: Claim) -> float:
 def _in_band(claim: Claim, ends: list[float]) -> str:
     """Whether the interval of a target, or every run of a check, lies where the rule says."""
     met, missed = WORDS[claim.kind]
-    low, high = claim.margin if isinstance(claim.margin, tuple) else (-math.inf, math.inf)
-    if not isinstance(claim.margin, tuple):
-        low, high = (claim.margin, high) if claim.sign > 0 else (low, claim.margin)
+    low, high = claim.edges[0], claim.edges[-1]
+    if claim.relation != "within":
+        low, high = (low, math.inf) if claim.sign > 0 else (-math.inf, high)
     return met if all(low <= x <= high for x in ends) else missed
 
 
-def _decide(
-    claim: Claim,
-    each: Comparison,
-    numbers: list[float],
-    level: float,
-    edge: float,
-    rows: Rows,
-    theirs: dict[int, float],
-) -> dict[str, object]:
+def _effect(claim: Claim, each: Comparison, numbers: list[float], level: float) -> dict[str, Any]:
     """The word of a case with the share that it rests on, its p, and what its seeds tell."""
-    if claim.frozen:
-        return _equivalence(claim, each, numbers, level, rows, theirs)
-    spread = _spread(numbers)
+    spread, edge = _spread(numbers), _edge(claim)
     middle, low, high = interval(numbers, level)
     unit, part = 1.0, None
     if isinstance(each.paper, (int, float)) and not claim.order:
@@ -233,15 +218,15 @@ def _decide(
     else:
         word, detail = _word_of_edge(claim, low, high, edge)
         needs = seeds_for(spread, abs(middle - edge), level)
-    tells = smallest_effect(spread, len(numbers), level) / unit
-    found = {"word": word, "part": part, "tells": tells, "needs": needs, "detail": detail}
+    found = {"part": part, "tells": smallest_effect(spread, len(numbers), level) / unit}
     if claim.kind == "estimate":
         beyond = f"{natural(claim, high):.2g}".replace("-", "−")
         excluded = f"an effect beyond {beyond}, in the paper's direction, is excluded"
-        return found | {"word": "estimate", "needs": None, "detail": excluded if low <= 0 else ""}
+        return found | {"word": "estimate", "detail": excluded if low <= 0 else ""}
     if word == UNDECIDED:
-        found |= {"detail": _seeds(needs, "as large as the paper's" if part else "as measured")}
-    return found | {"p": one_sided_p(numbers, 0.0 if word != REPRODUCED or part else edge, 1)}
+        detail = _seeds(needs, "as large as the paper's" if part else "as measured")
+    p = one_sided_p(numbers, 0.0 if word != REPRODUCED or part else edge, 1)
+    return found | {"word": word, "needs": needs, "detail": detail, "p": p}
 
 
 def word_of_share(middle: float, low: float, high: float) -> str:
@@ -266,7 +251,7 @@ def _word_of_edge(claim: Claim, low: float, high: float, edge: float) -> tuple[s
 
 def _equivalence(
     claim: Claim, each: Comparison, numbers: list[float], level: float, rows: Rows, theirs: dict[int, float]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Whether the subject keeps enough of what the reference gains over a frozen model, and the control does not."""
     frozen = per_seed(claim, each, rows, each.frozen)
     gain = claim.sign * (mean(theirs) - mean(frozen))
@@ -279,57 +264,46 @@ def _equivalence(
         middle, low, high = interval(values, level)
         return 1 + middle / gain, 1 + low / gain, 1 + high / gain
 
-    part, rule, margin = kept(numbers), 1 - claim.share, claim.share * gain
-    found = {"part": part, "tells": smallest_effect(_spread(numbers), len(numbers), level) / gain}
+    part, rule, spread = kept(numbers), 1 - claim.share, _spread(numbers)
+    found = {"part": part, "tells": smallest_effect(spread, len(numbers), level) / gain}
     enough = part[1] > rule
     worse = "measurably worse" if part[2] < 1 else ""
-    if worse and isinstance(each.paper, (int, float)) and scaled(claim, each.paper) < 0:
-        size = sorted(gain * (x - 1) / scaled(claim, each.paper) for x in part)
-        worse += f": its loss is {size[1]:.2g} times the paper's [{size[0]:.2g}, {size[2]:.2g}]"
-    if claim.kind == "estimate":
-        return found | {"word": "estimate", "detail": worse}
-    if claim.kind != "paper":
-        return found | {"word": WORDS[claim.kind][not enough], "detail": worse}
-    p = one_sided_p(numbers, -margin, 1)
     lost = scaled(claim, each.paper) if isinstance(each.paper, (int, float)) else 0.0
+    if worse and lost < 0:
+        size = sorted(gain * (x - 1) / lost for x in part)
+        worse += f": its loss is {size[1]:.2g} times the paper's [{size[0]:.2g}, {size[2]:.2g}]"
+    if claim.kind != "paper":
+        word = "estimate" if claim.kind == "estimate" else WORDS[claim.kind][not enough]
+        return found | {"word": word, "detail": worse}
+    margin = claim.share * gain
     room = margin + min(lost, 0.0) if margin + lost > 0 else margin
-    needs = seeds_for(_spread(numbers), room, level)
-    found |= {"needs": needs}
+    found |= {"p": one_sided_p(numbers, -margin, 1), "needs": seeds_for(spread, room, level)}
     if not enough:
         if part[2] < rule:
-            return found | {"word": CONTRADICTED, "p": p, "detail": worse}
-        return found | {"word": UNDECIDED, "p": p, "detail": _seeds(needs, "the paper's")}
-    controls = per_seed(claim, each, rows, each.control) if any(row["subject"] == each.control for row in rows) else {}
-    if not controls:
-        return found | {"word": REPRODUCED, "p": p, "detail": "; ".join(filter(None, (worse, PROVISIONAL)))}
-    control = kept([scaled(claim, x) for x in effects(claim, controls, theirs).values()])
-    text = f"the planted control keeps {_percent(*control)}"
-    if control[2] < rule:
-        return found | {"word": REPRODUCED, "p": p, "detail": "; ".join(filter(None, (worse, text)))}
-    return found | {
-        "word": UNDECIDED,
-        "p": p,
-        "detail": f"{text} and is not shown beyond the margin, so these runs cannot tell",
-    }
+            return found | {"word": CONTRADICTED, "detail": worse}
+        return found | {"word": UNDECIDED, "detail": _seeds(found["needs"], "the paper's")}
+    text = PROVISIONAL
+    if any(row["subject"] == each.control for row in rows):
+        controls = effects(claim, per_seed(claim, each, rows, each.control), theirs)
+        middle, low, high = kept([scaled(claim, x) for x in controls.values()])
+        text = f"the planted control keeps {100 * middle:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+        if not high < rule:
+            text += " and is not shown beyond the margin, so these runs cannot tell"
+            return found | {"word": UNDECIDED, "detail": text}
+    return found | {"word": REPRODUCED, "detail": "; ".join(filter(None, (worse, text)))}
 
 
 PROVISIONAL = "provisional: its runs had no planted control"
 
 
-def _percent(middle: float, low: float, high: float) -> str:
-    return f"{100 * middle:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-
-
 def _seeds(needs: int, effect: str) -> str:
-    return (
-        f"about {needs} seeds would decide, if the effect is {effect}"
-        if needs < MOST_SEEDS
-        else "no number of seeds decides"
-    )
+    if needs < MOST_SEEDS:
+        return f"about {needs} seeds would decide, if the effect is {effect}"
+    return "no number of seeds decides"
 
 
 def _spread(numbers: list[float]) -> float:
-    middle = math.fsum(numbers) / len(numbers)
+    middle = fmean(numbers)
     return math.sqrt(math.fsum((x - middle) ** 2 for x in numbers) / max(1, len(numbers) - 1))
 
 
@@ -345,17 +319,12 @@ def outside_regime(claim: Claim, each: Comparison, rows: Rows) -> list[str]:
             raise BadClaim(f"claim {claim.id!r}: the results have no column {column!r}; {nearest(column, known)}")
         names = each.dial or (each.subject,)
         mine = [row[column] for row in rows if row["subject"] in names and row.get(column) is not None]
-        ours = math.fsum(mine) / len(mine) if mine else math.nan
-        if differs(ours, theirs):
-            found.append(f"{column} is {_both(ours, theirs)}")
+        ours = fmean(mine) if mine else math.nan
+        if differs(ours, theirs):  # shown with one digit more than the paper's if that has a fraction
+            places = len(f"{theirs:.10f}".rstrip("0").partition(".")[2])
+            both = f"{ours:,.{places + (places > 0)}f} in these runs and {theirs:,.{places}f} in the paper"
+            found.append(f"{column} is {both.replace('-', '−')}")
     return found
-
-
-def _both(here: float, paper: float) -> str:
-    """Both figures as text: the paper's with its own digits, ours with one more if the paper's has a fraction."""
-    places = len(f"{paper:.10f}".rstrip("0").partition(".")[2])
-    ours = f"{here:,.{places + (places > 0)}f}"
-    return f"{ours} in these runs and {paper:,.{places}f} in the paper".replace("-", "−")
 
 
 def differs(ours: float, theirs: float) -> bool:
@@ -364,9 +333,9 @@ def differs(ours: float, theirs: float) -> bool:
     return not most <= FAR * least
 
 
-def _problem(claim: Claim, each: Comparison, rows: Rows, present: set[str], provisional: bool) -> str:
+def _problem(claim: Claim, each: Comparison, rows: Rows, provisional: bool) -> str:
     """Why the results cannot be judged; empty if they can."""
-    wanted = [each.frozen] if provisional else [each.frozen, each.control]
+    wanted, present = [each.frozen] if provisional else [each.frozen, each.control], {row["subject"] for row in rows}
     if missing := [name for name in wanted if name and name not in present]:
         return f"the results have no {' and no '.join(missing)}, without which an equivalence means nothing"
     seeds = {row["seed"] for row in rows if row["subject"] in each.subjects}
@@ -377,11 +346,11 @@ def _problem(claim: Claim, each: Comparison, rows: Rows, present: set[str], prov
     return ""
 
 
-def _decisive_share(claim: Claim, ours: float, edge: float, level: float) -> float | None:
+def _decisive_share(claim: Claim, ours: float, level: float) -> float | None:
     """How far the rule is from no effect or, where it is not, the effect itself; as a share of the reference."""
     if claim.effect == "value":
         return None
-    distance = abs(natural(claim, edge) - claim.neutral) or abs(ours - claim.neutral)
+    distance = abs(natural(claim, _edge(claim)) - claim.neutral) or abs(ours - claim.neutral)
     if claim.effect == "ratio":
         return distance
     return distance / level if level > 0 else None

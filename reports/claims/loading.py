@@ -16,12 +16,11 @@ from reports.claims.claim import BadClaim, Claim
 def load() -> dict[str, Claim]:
     """Every claim of the notebooks by id."""
     claims: dict[str, Claim] = {}
-    origins: dict[str, Path] = {}
     for path, prefix in _files("claims.yaml"):
         for claim in _load(path, prefix, Claim):
             if claim.id in claims:
-                raise BadClaim(f"{path}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
-            claims[claim.id], origins[claim.id] = claim, path
+                raise BadClaim(f"{path}: claim {claim.id!r}: the id is taken by {claims_file(claims[claim.id])}")
+            claims[claim.id] = claim
     return claims
 
 

@@ -27,9 +27,8 @@ def draw(paper: str, again: bool = False) -> int:
         raise BadOption(f"{paper!r} is no paper with claims; a sealed run is of all of a paper's: {', '.join(papers)}")
     present = commit()
     if present is None or present.endswith("+"):
-        raise BadOption(
-            "a sealed run is of committed rules, settings and metrics: commit what `git status` shows first"
-        )
+        advice = "commit what `git status` shows first"
+        raise BadOption(f"a sealed run is of committed rules, settings and metrics: {advice}")
     parts = {claim.id: dependencies.parts_of(claim) for claim in load().values() if claim.folder == paper}
     rules = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
     before = records(paper)

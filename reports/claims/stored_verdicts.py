@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ def verdict_file(claim_id: str, folder: Path | None = None) -> Path:
     return (folder or paths.results()) / "claims" / f"{claim_id.replace('/', '-')}.json"
 
 
-def save(verdict: Verdict, table: pd.DataFrame, made_at: list[str]) -> Path:
+def save(verdict: Verdict, table: pd.DataFrame) -> Path:
     """Store a verdict with the claim as it was judged, what it rests on, and the numbers that it was judged on."""
     claim = verdict.claim
     rows = table[table["subject"].isin([name for each in claim.comparisons for name in each.subjects])]
@@ -54,7 +55,7 @@ def save(verdict: Verdict, table: pd.DataFrame, made_at: list[str]) -> Path:
     record = {
         **{name: getattr(verdict, name) for name in ("word", "detail", "profile", "command", "sealed")},
         "cases": [dataclasses.asdict(case) for case in verdict.cases],
-        "commits": made_at,
+        "commits": verdict.commits,
         "parts": dependencies.parts_of(claim),
         "claim": dataclasses.asdict(claim),
         "results": json.loads(rows[[*columns]].to_json(orient="records", double_precision=15)),
@@ -69,19 +70,20 @@ def record(table: pd.DataFrame, notebook: str, profile: str = "", runs: Any = ()
     `runs` are those that the table was made of, a list or a mapping to lists: git must find the rules in their commits. Runs on
     real data are not judged, since the rules were written for synthetic data.
     """
-    if any(run.provenance.get("workload", {}).get("data") for run in dependencies.flatten(runs)):
+    runs = dependencies.flatten(runs)
+    if any(run.provenance.get("workload", {}).get("data") for run in runs):
         return []
     if not (mine := of_notebook(notebook)):
         raise unknown("notebook with claims", notebook, {claim.notebook for claim in load().values()})
     from reports.runner.notebook_parameters import repeat  # whose package imports this one
 
-    command, made_at = repeat(notebook), dependencies.commits(dependencies.flatten(runs))
+    facts = {"command": repeat(notebook), "commits": tuple(dependencies.commits(runs))}
     fitted = [each for each in calibrations() if notebook in each.notebooks]
-    found = [dataclasses.replace(judge(claim, table, profile, fitted), command=command) for claim in mine]
+    found = [dataclasses.replace(judge(claim, table, profile, fitted), **facts) for claim in mine]
     for verdict in found:
-        save(verdict, table, made_at)
+        save(verdict, table)
     error = _clock_error(paths.reports())
-    return [_with_remarks(each, made_at, error) for each in found]
+    return [_with_remarks(each, error) for each in found]
 
 
 def published(notebook: str) -> list[Verdict]:
@@ -93,47 +95,48 @@ def verdicts(folder: Path | None = None, missing: str = "", of: str = "") -> lis
     """Every claim of today, or those `of` a notebook, with a folder's verdict, by default the reports folder's; *not run* for
     `missing` without one."""
     at = folder or paths.reports()
-    error, fitted = _clock_error(at), calibrations()
-    found = []
+    error, fitted, found = _clock_error(at), calibrations(), []
     for claim in of_notebook(of) if of else load().values():
         path = verdict_file(claim.id, at)
-        if not path.exists():
+        if path.exists():
+            mine = [each for each in fitted if claim.notebook in each.notebooks]
+            found.append(_with_remarks(_read(path, claim, mine, folder is None), error))
+        else:
             found.append(Verdict(claim=claim, word="not run", detail=missing))
-            continue
-        verdict, made_at, parts = _read(path, claim, [each for each in fitted if claim.notebook in each.notebooks])
-        if folder is None:
-            changed = tuple(dependencies.changes(parts, dependencies.parts_of(claim)))
-            verdict = dataclasses.replace(verdict, changed=changed)
-        found.append(_with_remarks(verdict, made_at, error))
     return found
 
 
-def _read(path: Path, claim: Claim, fitted: list[Any]) -> tuple[Verdict, list[str], dict[str, Any]]:
-    """What is stored of a claim's runs, judged by today's rule; the runs' commits, and what the verdict rested on."""
-    try:
+def _read(path: Path, claim: Claim, fitted: list[Any], compare: bool) -> Verdict:
+    """What is stored of a claim's runs, judged by today's rule; with `compare` also what it rests on and has changed since."""
+    with _readable(path, claim.notebook):
         stored = json.loads(path.read_text(encoding="utf-8"))
-        commits, rows = stored["commits"], stored["results"]
         parts = {name: stored["parts"][name] for name in ("rule", "settings", "code")}
         facts = {"profile": stored["profile"], "command": stored["command"], "sealed": stored.get("sealed")}
-        facts["commit"] = commits[0][:10] if commits else ""
-        again = "" if parts["rule"] == claim.hash else (commits[0][:10] if commits else "unknown")
+        commits = tuple(stored["commits"])
+        again = "" if parts["rule"] == claim.hash else commits[0][:10] if commits else "unknown"
         try:
-            verdict = judge(claim, rows, facts["profile"], fitted, again)
+            verdict = judge(claim, stored["results"], facts["profile"], fitted, again)
         except LockstepError as error:
-            verdict = Verdict(
-                claim=claim, word="not run", detail=f"today's rule needs another run of its page: {error}"
-            )
-        return dataclasses.replace(verdict, **facts), commits, parts
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run {claim.notebook}") from error
+            why = f"today's rule needs another run of its page: {error}"
+            verdict = Verdict(claim=claim, word="not run", detail=why)
+        changed = tuple(dependencies.changes(parts, dependencies.parts_of(claim))) if compare else ()
+        return dataclasses.replace(verdict, commits=commits, changed=changed, **facts)
+
+
+@contextmanager
+def _readable(path: Path, notebook: str) -> Iterator[None]:
+    """Say of a file that is no stored verdict how it is made again."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run {notebook}") from error
 
 
 def false_positives(verdicts: Iterable[Verdict]) -> tuple[int, float]:
     """The number of shown effects of counted claims, and how many of them chance alone would show by expectation."""
-    cases = [
-        case for each in verdicts if each.counts for case in each.cases if case.word in SHOWN and case.p is not None
-    ]
-    return len(cases), sum(case.p for case in cases)
+    shown = [case for each in verdicts if each.counts for case in each.cases if case.word in SHOWN]
+    risks = [case.p for case in shown if case.p is not None]
+    return len(risks), sum(risks)
 
 
 def counts(verdicts: Sequence[Verdict]) -> dict[str, dict[str, int]]:
@@ -148,53 +151,50 @@ def tally(found: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {word}" for word, count in found.items())
 
 
-def _with_remarks(verdict: Verdict, made_at: list[str], error: float | None) -> Verdict:
+def _with_remarks(verdict: Verdict, error: float | None) -> Verdict:
     """The verdict, with remarks for its readers; `error` is that of simulated time."""
     claim, remarks = verdict.claim, []
     if verdict.again:
         record = verdict_file(claim.id).relative_to(paths.results())
-        remarks.append(
-            f"judged again, by today's rule, from runs made by the code of commit {verdict.again}; "
-            f"its verdict of that day is in {record}"
-        )
+        runs = f"judged again, by today's rule, from runs made by the code of commit {verdict.again}"
+        remarks.append(f"{runs}; its verdict of that day is in {record}")
     elif verdict.changed:
-        commit = f" of commit {made_at[0][:10]}" if made_at else ""
+        commit = f" of commit {verdict.commit}" if verdict.commit else ""
         remarks.append(f"changed since its run{commit}: {', '.join(verdict.changed)}")
     if claim.kind == "paper" and claim.foreseen:
         remarks.append("foreseen by a formula, and not counted")
     elif claim.kind == "paper" and verdict.sealed is None:
         remarks.append("its seeds were not sealed, so that it is not counted")
     if claim.kind == "paper" and not verdict.again:
-        late = dependencies.rule_came_later(claim, made_at)
+        late = dependencies.rule_came_later(claim, verdict.commits)
         times = sum(record["first"] == verdict.sealed for record in sealed_runs.records(claim.folder))
         if late is None:
             remarks.append("whether its rule is older than its run, git cannot say")
-        elif late or verdict.sealed is not None:
-            sealed = "of the sealed run" if times == 1 else f"its sealed seeds were drawn {times} times"
-            remarks.append("its rule was committed after its run" if late else sealed)
+        elif late:
+            remarks.append("its rule was committed after its run")
+        elif verdict.sealed is not None:
+            remarks.append("of the sealed run" if times == 1 else f"its sealed seeds were drawn {times} times")
     if verdict.word == "contradicted" and len(claim.explanations) < 2:
-        missing = (
+        tested = (
             "one explanation was tested, a second is" if claim.explanations else "unexplained: two explanations are"
         )
-        remarks.append(f"{missing} to be tested")
+        remarks.append(f"{tested} to be tested")
     margin = min((case.rests_on for case in verdict.cases if case.rests_on is not None), default=None)
-    if claim.modelled and margin is not None and error is None:
-        remarks.append("the error of simulated time was not measured: run 94_fidelity")
-    elif claim.modelled and margin is not None and margin < error:
-        remarks.append(
-            f"in simulation only: it rests on a difference of {margin:.1%}, and simulated throughputs err by {error:.1%}"
-        )
+    if claim.modelled and margin is not None:
+        if error is None:
+            remarks.append("the error of simulated time was not measured: run 94_fidelity")
+        elif margin < error:
+            rests = f"in simulation only: it rests on a difference of {margin:.1%}"
+            remarks.append(f"{rests}, and simulated throughputs err by {error:.1%}")
     return dataclasses.replace(verdict, remarks=tuple(remarks))
 
 
 def _clock_error(folder: Path) -> float | None:
     """The error of a predicted throughput by fidelity's verdict in that folder or, without one there, in the reference."""
     for path in (verdict_file(FIDELITY, folder), verdict_file(FIDELITY, paths.reference())):
-        try:
-            if path.exists():
+        if path.exists():
+            with _readable(path, "94_fidelity"):
                 return float(json.loads(path.read_text(encoding="utf-8"))["cases"][0]["ours"])
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run 94_fidelity") from error
     return None
 
 

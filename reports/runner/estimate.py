@@ -7,6 +7,7 @@ Where a page cannot go on with the short runs' results, the estimate is a lower 
 """
 
 import json
+import math
 import os
 import tempfile
 import time
@@ -15,6 +16,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lib import paths, workloads
@@ -25,6 +27,8 @@ from lib.tasks.flat_model import one_thread
 from lib.tasks.workload import Workload, dense_parameters
 from lib.training.schedule import Phase
 from lib.training.train import STAND_IN, Job, evaluation_places
+from reports import runner
+from reports.runner.execution import environment
 
 FOUND = "LOCKSTEP_ESTIMATE"
 """The environment variable that names the file with a line for each run."""
@@ -39,28 +43,17 @@ LENGTHENED = 6
 ENOUGH = 0.5
 """Processor seconds. The first batches are slower than the others, since all their rows are new."""
 SMALL = (
-    "network",
-    "hidden",
-    "dim",
-    "depth",
-    "width",
-    "side",
-    "layers",
-    "heads",
-    "length",
-    "topics",
-    "per_topic",
-    "negatives",
+    *("network", "hidden", "dim", "depth", "width", "side", "layers", "heads", "length", "topics", "per_topic"),
+    *("negatives", "kinds", "slots", "distractors", "entities", "relations", "triples", "vocabulary"),
+    "evaluation_triples",
 )
-SMALL += ("kinds", "slots", "distractors", "entities", "relations", "triples", "vocabulary", "evaluation_triples")
 """Options that a small model takes from the smoke profile."""
 _known: dict[tuple, tuple[float, float]] = {}
 
 
 def stand_in(job: Job) -> Run:
     """Make a short run in the place of a job's, and note what the job would cost."""
-    plan = job.staged_run.plan
-    phases = job.staged_run.schedule.phases
+    plan, phases = job.staged_run.plan, job.staged_run.schedule.phases
     real = plan.workload
     batch = max(phase.batch_size or real.batch_size for phase in phases)
     heavy = plan.gradients and _operations(replace(real, batch_size=batch)) > HEAVY
@@ -75,11 +68,9 @@ def stand_in(job: Job) -> Run:
             run, _, _ = _seconds(job, own, batch, length)
         if kind not in _known:  # the first run compiled
             _known[kind] = _costs(job, own, batch, length)
-    fixed, each = _known[kind]
     ends = min(real.samples, phases[-1].end_sample(real, plan.first, plan.workers))
-    _note(job, batch, max(ends - plan.first, 0), fixed, each, heavy)
-    model = run.model and replace(run.model, next_sample=ends)
-    return replace(run, kept=model)
+    _note(job, batch, max(ends - plan.first, 0), *_known[kind], heavy)
+    return replace(run, kept=run.model and replace(run.model, next_sample=ends))
 
 
 def _costs(job: Job, own: Workload, batch: int, length: int) -> tuple[float, float]:
@@ -121,14 +112,12 @@ def _less(size: int, most: int, largest: int) -> int:
 
 
 def _phase(phase: Phase, scale: float, size: int, batch: int) -> Phase:
-    own: dict[str, Any] = {}
-    if phase.batch_size:
-        own["batch_size"] = _less(phase.batch_size, size, batch)
-    if phase.until_samples:
-        own["until_samples"] = max(1, round(phase.until_samples * scale))
-    if phase.steps:
-        own["steps"] = min(phase.steps, SHORT)
-    return replace(phase, **own)
+    return replace(
+        phase,
+        batch_size=phase.batch_size and _less(phase.batch_size, size, batch),
+        until_samples=phase.until_samples and max(1, round(phase.until_samples * scale)),
+        steps=phase.steps and min(phase.steps, SHORT),
+    )
 
 
 def _small(real: Workload) -> Workload:
@@ -153,52 +142,37 @@ def _operations(workload: Workload) -> float:
 def _note(job: Job, batch: int, samples: int, fixed: float, each: float, heavy: bool) -> None:
     plan = job.staged_run.plan
     real = replace(plan.workload, batch_size=batch)
-    rule = job.configuration["protocol"]
     tables = real.tables()
-    row = {
-        "workload": real.name,
-        "protocol": plan.protocol.name,
-        "workers": plan.workers,
-        "batch": batch,
+    row = {"workload": real.name, "protocol": plan.protocol.name, "workers": plan.workers, "batch": batch}
+    row |= {"samples": samples, "gradients": plan.gradients, "fixed": fixed, "each": each, "heavy": heavy}
+    row |= {
         "parameters": dense_parameters(real) if plan.gradients else 0,
         "row numbers": sum(spec.dim + real.row_optimizer.columns(spec.dim) for spec in tables.values()),
-        "ids": _ids(real, samples) if tables else 0,
+        "ids": _ids(real) if tables else 0,
         "replicas": plan.workers if plan.protocol.dense.family == "replica" else 1,
-        "samples": samples,
-        "gradients": plan.gradients,
         "operations": _operations(real) if plan.gradients else 0.0,
-        "fixed": fixed,
-        "each": each,
-        "heavy": heavy,
-        "phases": len(rule.get("phases", [1])),
     }
     with open(os.environ[FOUND], "a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 
-def _ids(workload: Workload, samples: int) -> int:
+def _ids(workload: Workload) -> int:
     """Rows that a pass can meet at most."""
-    drawn = getattr(workload, "fields", 0) * getattr(workload, "vocabulary", 0) * getattr(workload, "copies", 1)
-    known = (
-        drawn
-        or getattr(workload, "entities", 0)
-        or 2 * getattr(workload, "topics", 0) * getattr(workload, "per_topic", 0)
-    )
-    return int(known)
+
+    def product(*names: str) -> int:
+        return math.prod(getattr(workload, name, 0) for name in names)
+
+    drawn = product("fields", "vocabulary") * getattr(workload, "copies", 1)
+    return int(drawn or product("entities") or 2 * product("topics", "per_topic"))
 
 
 def estimate(name: str, profile: str, parameters: Mapping[str, Any]) -> str:
     """Execute a page with short runs, and say what it would cost."""
-    from reports import runner
-
     with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "runs.jsonl"
+        found, stopped = Path(folder) / "runs.jsonl", ""
         found.touch()
-        there = {FOUND: str(found), STAND_IN: f"{__name__}:stand_in", "LOCKSTEP_REPORTS": folder}
-        from reports.runner.execution import environment
-
-        stopped = ""
-        with environment({**os.environ, **there}):
+        own = {FOUND: str(found), STAND_IN: f"{__name__}:stand_in", "LOCKSTEP_REPORTS": folder}
+        with environment({**os.environ, **own}):
             try:
                 runner.run(name, profile, parameters)
             except LockstepError as error:
@@ -211,31 +185,26 @@ def summary_of(name: str, profile: str, rows: list[dict[str, Any]], stopped: str
     """The estimate as text: a line for each kind of run, then the sums."""
     card = yaml_source.load(paths.reference() / "gpu" / "calibration.yaml")["worker"]["device"]
     rate = core_rate() if any(row["heavy"] for row in rows) else 1.0
-    lines = [
-        f"{'workload':20} {'parameters':>11} {'batch':>7} {'workers':>7} {'runs':>5} {'samples':>16} {'hours':>9} {'on H100':>9}"
-    ]
-    kinds: dict[tuple, list[tuple[float, float, float]]] = {}
-    device = host = 0.0
+    sums: dict[tuple, np.ndarray] = {}
     for row in rows:
         batches = row["samples"] / row["batch"]
         here = row["fixed"] + batches * row["each"] + (batches * row["operations"] / rate if row["heavy"] else 0.0)
         there = batches * (card["launch"] + row["operations"] / card["flops"]) if row["gradients"] else here
-        key = (row["workload"], row["parameters"], row["batch"], row["workers"])
-        kinds.setdefault(key, []).append((row["samples"], here, there))
-        device = max(device, 16.0 * row["parameters"] * row["replicas"])  # values, gradient, two moments
-        host = max(host, 4.0 * row["row numbers"] * row["ids"])
-    for (workload, size, batch, workers), each in kinds.items():
-        samples, here, there = (sum(part) for part in zip(*each, strict=True))
-        shown = f"{size:11,}" if size else f"{'timing':>11}"
-        lines.append(
-            f"{workload:20} {shown} {batch:7,} {workers:7} {len(each):5} {samples:16,.0f} {here / 3600:9.3g} {there / 3600:9.3g}"
-        )
-    every = [each for group in kinds.values() for each in group]
-    totals = [sum(part) for part in zip(*every, strict=True)] or [0, 0.0, 0.0]
-    least = "at least " if stopped else ""
+        kind = (row["workload"], row["parameters"], row["batch"], row["workers"])
+        sums[kind] = sums.get(kind, 0.0) + np.array([1, row["samples"], here / 3600, there / 3600])
+    form = "{:20} {:>11} {:>7} {:>7} {:>5} {:>16} {:>9} {:>9}"
+    lines = [form.format("workload", "parameters", "batch", "workers", "runs", "samples", "hours", "on H100")]
+    for (workload, size, batch, workers), (runs, samples, here, there) in sums.items():
+        texts = (f"{size:,}" if size else "timing", f"{batch:,}", workers, f"{runs:.0f}", f"{samples:,.0f}")
+        lines.append(form.format(workload, *texts, f"{here:.3g}", f"{there:.3g}"))
+    _, samples, here, there = sum(sums.values(), np.zeros(4))
+    device = max(
+        (16.0 * row["parameters"] * row["replicas"] for row in rows), default=0.0
+    )  # with gradient, two moments
+    host = max((4.0 * row["row numbers"] * row["ids"] for row in rows), default=0.0)
     lines.append(
-        f"{name} at {profile}: {least}{len(rows)} runs, {totals[0]:,.0f} samples, {totals[1] / 3600:.3g} core hours on this "
-        f"machine, {totals[2] / 3600:.3g} hours on one H100 by its published calibration"
+        f"{name} at {profile}: {'at least ' if stopped else ''}{len(rows)} runs, {samples:,.0f} samples, {here:.3g} core hours "
+        f"on this machine, {there:.3g} hours on one H100 by its published calibration"
     )
     lines.append(
         f"memory of one run: {device / 1e9:.3g} GB of dense parameters with gradients and state on the device, "

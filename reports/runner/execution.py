@@ -45,7 +45,7 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     chosen = resolve(name)
     if len(chosen) != 1:
         raise BadOption(f"{name!r} stands for {len(chosen)} notebooks; `reports.index.build` runs them")
-    experiment = chosen[0]
+    [experiment] = chosen
     values = _values(experiment, profile, parameters)
     if resume and is_complete(experiment, profile, parameters):
         print(f"{experiment.name}: complete, left as it is", file=sys.stderr)
@@ -61,15 +61,9 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
         variables["PYTHONPATH"] += f"{os.pathsep}{experiment.path.parent}"
         with environment(variables):
             nb = _execute(experiment, values, stage)
-        nb.metadata["lockstep"] = {
-            "name": experiment.name,
-            "profile": profile,
-            "parameters": extra,
-            "command": typed,
-            "seconds": round(time.time() - started, 1),
-            "fingerprint": before,
-            "machine": machine(),
-        }
+        facts = {"name": experiment.name, "profile": profile, "parameters": extra, "command": typed}
+        facts |= {"seconds": round(time.time() - started, 1), "fingerprint": before, "machine": machine()}
+        nb.metadata["lockstep"] = facts
         return _move_into_place(experiment, nb, stage)
 
 
@@ -80,7 +74,7 @@ def is_complete(experiment: Experiment, profile: str, parameters: Mapping[str, A
         return False
     try:
         facts = run_facts(experiment)
-        judged = all(each.word != "not run" for each in claims.verdicts() if each.claim.notebook == experiment.name)
+        judged = all(each.word != "not run" for each in claims.verdicts(of=experiment.name))
     except LockstepError:  # an unreadable file is made anew
         return False
     return judged and facts.get("fingerprint") == fingerprint(experiment, values)
@@ -109,10 +103,8 @@ def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
 @cache
 def hash_of_lib() -> str:
     """Hash every module and data file of lib, as they were when this process first asked."""
-    digest = hashlib.sha256()
-    for path in sorted(each for each in LIB.rglob("*") if each.suffix in (".py", ".yaml")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    files = sorted(each for each in LIB.rglob("*") if each.suffix in (".py", ".yaml"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -143,9 +135,9 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-    cells = [each for each in read(experiment.path)["cells"] if each["cell_type"] == "code"]
     output = stage / "notebook.ipynb"
-    line = Progress(len(cells), experiment.name, "cells", line=UNEVEN)
+    code = sum(cell["cell_type"] == "code" for cell in read(experiment.path)["cells"])
+    line = Progress(code, experiment.name, "cells", line=UNEVEN)
     with line as progress, _relayed(line, stage / FILE):
 
         def count(cell: Any, **_: Any) -> None:
@@ -197,10 +189,8 @@ def _relayed(line: Progress, file: Path) -> Iterator[None]:
 
 def _number(path: Path, text: str) -> str:
     """The failing cell's number in the notebook's file, counting every cell from 1."""
-    for number, cell in enumerate(read(path)["cells"], 1):
-        if source(cell).strip() == text.strip():
-            return str(number)
-    return "with the injected parameters"
+    texts = [source(cell).strip() for cell in read(path)["cells"]]
+    return str(texts.index(text.strip()) + 1) if text.strip() in texts else "with the injected parameters"
 
 
 def _move_into_place(experiment: Experiment, nb: Any, stage: Path) -> Path:

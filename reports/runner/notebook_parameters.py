@@ -93,9 +93,8 @@ def command(name: str, profile: str, values: Mapping[str, Any]) -> str:
     if sealed_run_seeds():
         return f"lockstep run {name.partition('/')[0]} --profile {profile} --sealed"
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
-    return f"lockstep run {name} --profile {profile}" + "".join(
-        f" -p {key}={shlex.quote(text)}" for key, text in texts.items()
-    )
+    pairs = "".join(f" -p {key}={shlex.quote(text)}" for key, text in texts.items())
+    return f"lockstep run {name} --profile {profile}{pairs}"
 
 
 _noted: dict[str, Any] = {}

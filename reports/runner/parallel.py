@@ -43,18 +43,16 @@ def run_together(
             jobs = 1 if alone or profile != "smoke" else cpu_count()
             own = (WARM if profile == "smoke" else {}) | (ONE_CORE if jobs > 1 else {})
             variables = {**os.environ, **paths.environment(), **own}
-            group = [each for each in experiments if each.alone == alone]
-            tasks = (delayed(_run)(variables, each.name, profile, parameters, resume) for each in group)
+            group = {each.name: each for each in experiments if each.alone == alone}
+            tasks = (delayed(_run)(variables, name, profile, parameters, resume) for name in group)
+            workers = Parallel(n_jobs=jobs, batch_size=1, pre_dispatch="all", return_as="generator_unordered")
             try:
-                results = Parallel(n_jobs=jobs, batch_size=1, pre_dispatch="all", return_as="generator_unordered")(
-                    tasks
-                )
-                for name, error, log in results:
+                for name, error, log in workers(tasks):
                     try:
                         if error:
                             raise error
                         print(log, end="", file=sys.stderr)
-                        after(next(each for each in group if each.name == name))
+                        after(group[name])
                     except LockstepError as failure:
                         failures.append(str(failure))
                     progress.advance(1)

@@ -63,7 +63,7 @@ class _Forked:
     stdin = stdout = stderr = None
 
     def __init__(self, process: BaseProcess):
-        self._process = process
+        self._process, self.terminate, self.kill = process, process.terminate, process.kill
 
     def poll(self) -> int | None:
         return self._process.exitcode
@@ -75,9 +75,3 @@ class _Forked:
     def send_signal(self, number: int) -> None:
         if self._process.is_alive():
             os.kill(self._process.pid, number)
-
-    def terminate(self) -> None:
-        self._process.terminate()
-
-    def kill(self) -> None:
-        self._process.kill()

@@ -235,7 +235,7 @@ def test_a_verdict_with_a_number_that_is_none_is_not_stored(house):
     (mine,) = claims.load().values()
     verdict = Verdict(claim=mine, word="undecided", cases=(Case(case="", word="undecided", ours=float("nan")),))
     with pytest.raises(ValueError, match="not JSON compliant"):
-        save(verdict, results_of(1), [])
+        save(verdict, results_of(1))
     assert not (house.reports / "claims").exists()
 
 
