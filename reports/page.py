@@ -138,7 +138,13 @@ def framed(html: str, name: str, shown: Container[str] | None = None) -> str:
         (r" · commit (?=[0-9a-f]{10})", " · page made at commit "),
     ):
         html = _replaced(pattern, text, html)
-    return re.sub(r'(href="(?![^"]*notebooks/)[^":]+)\.ipynb"', r'\1.html"', html)
+
+    def leads(link: re.Match) -> str:
+        target = os.path.normpath(os.path.join(folder, link[1]))
+        has_page = shown is None or target in shown
+        return f'href="{link[1]}.html"' if has_page else f'href="{root}../../notebooks/{target}.ipynb"'
+
+    return re.sub(r'href="(?![^"]*notebooks/)([^":]+)\.ipynb"', leads, html)
 
 
 def data_links(html: str) -> list[str]:

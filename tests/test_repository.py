@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -254,3 +255,16 @@ def imported(path: Path | str, types: bool = True, inner: bool = True) -> set[st
         elif isinstance(node, ast.Import) and node not in left_out:
             names |= {alias.name for alias in node.names}
     return names
+
+
+def test_every_link_of_a_published_page_leads_to_a_file_and_a_place_in_it():
+    pages = {page: page.read_text(encoding="utf-8") for page in (ROOT / "reports" / "reference").rglob("*.html")}
+    places = {page: {*re.findall(r'\sid="([^"]+)"', text)} for page, text in pages.items()}
+    lost = set()
+    for page, text in pages.items():
+        for link in map(unescape, re.findall(r'<a [^>]*href="([^":]*)"', text)):
+            file, _, place = link.partition("#")
+            target = (page.parent / file).resolve() if file else page
+            if not target.exists() or (place and target in places and place not in places[target]):
+                lost.add(f"{page.relative_to(ROOT)}: {link}")
+    assert not lost
