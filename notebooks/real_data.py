@@ -17,7 +17,7 @@ WORKERS = 4
 FAMILIES = ("sync", "gba", "hop-bs", "async", "hybrid", "s-easgd", "ds-sync", "prague")
 PIPELINES = ("sequential", "pipelined", "oac")
 ALL = (*FAMILIES, *PIPELINES)
-RATES = (0.01, 0.02, 0.05, 0.1, 0.2)
+RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Of Adagrad for rows and dense parameters: the budget of every protocol and of plain torch, on one tuning seed."""
 MODELS: Mapping[str, tuple[str, str, dict]] = {
     "clicks": ("criteo-deepfm", "auc", {"batch_size": 128}),
