@@ -11,12 +11,11 @@ import pytest
 
 from lib.errors import BadOption, Damaged, LockstepError
 from lib.store import shared_memory
-from lib.store.optim import Adagrad
 from lib.store.shared_memory import Segment, folder_of, remove_orphans
 
 pytestmark = pytest.mark.usefixtures("own_memory")
 
-WIDTH, DIM, OPTIMIZER = 8, 4, Adagrad(lr=0.1)
+WIDTH = 8
 NAME = "test"
 
 

@@ -23,7 +23,7 @@ from tests.store.test_segments import in_a_child, killed
 
 pytestmark = pytest.mark.usefixtures("own_memory")
 
-WIDTH, DIM, OPTIMIZER = 8, 4, Adagrad(lr=0.1)
+DIM, OPTIMIZER = 4, Adagrad(lr=0.1)
 NAME = "test"
 
 
