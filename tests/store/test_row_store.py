@@ -125,8 +125,10 @@ def test_groups_lie_on_one_server_or_are_packed():
     assert counts["by-group"].max() > counts["by-cost"].max()
 
 
-@pytest.mark.parametrize(("codec", "numbers", "norms"), [("fp16", 2, 0), ("scaled-fp16", 2, 4), ("int8", 1, 4)])
-def test_codecs_show_in_bytes_and_little_in_the_model(plain, codec, numbers, norms):
+@pytest.mark.parametrize(
+    "codec, numbers, norms, most", [("fp16", 2, 0, 0.002), ("scaled-fp16", 2, 4, 0.002), ("int8", 1, 4, 0.2)]
+)
+def test_codecs_show_in_bytes_and_little_in_the_model(plain, codec, numbers, norms, most):
     coded = sync(rows=codec, gradients=codec)
     dim = plain.model.rows["feature"].values.shape[1]
     rows = plain.summary["bytes_by_kind"]["pull rows"] // (4 * dim)
@@ -135,7 +137,7 @@ def test_codecs_show_in_bytes_and_little_in_the_model(plain, codec, numbers, nor
     assert coded.summary["bytes_by_kind"]["push dense"] == plain.summary["bytes_by_kind"]["push dense"]
     assert coded.summary["virtual_seconds"] < plain.summary["virtual_seconds"]
     mine, theirs = (run.model.rows["feature"].values for run in (plain, coded))
-    assert not np.array_equal(mine, theirs) and np.abs(mine - theirs).mean() < 0.2 * np.abs(mine).mean()
+    assert not np.array_equal(mine, theirs) and np.abs(mine - theirs).mean() < most * np.abs(mine).mean()
 
 
 def test_ids_show_in_bytes(plain):
