@@ -27,6 +27,7 @@ CLICKS = {"samples": 1600, "batch_size": 32, "workers": 4, "servers": 2, "slowdo
 TRIPLES = {"samples": 800}
 WORKERS_DIE = [Failure(node="worker*", kind="dies", every=0.02, lasts=0.004)]
 SERVER_DIES = [Failure(node="server0", kind="dies", at=0.02, lasts=0.01)]
+BOUND = {"weight_bound": 1.0}
 TABLES = {"model": "dlrm", "fields": 3, "vocabularies": (100, 500, 2000), "pooling": (1, 4, 20)}
 
 
@@ -42,6 +43,7 @@ def cases() -> dict[str, dict[str, Any]]:
     """What `lib.train` is called with, by name."""
     pipelines = [name for name in protocols.ALL if protocols.ALL[name].family == "pipeline"]
     every = {name: (_triples if name in pipelines else _clicks)(name) for name in protocols.ALL}
+    four = {"cluster": "virtual", "workers": 4}
     switch = lib.Schedule(phases=(lib.Phase(protocol="sync", steps=20), lib.Phase(protocol="gba")))
     return every | {
         "gba+all-reduce": _clicks("gba+all-reduce"),
@@ -52,9 +54,7 @@ def cases() -> dict[str, dict[str, Any]]:
         "embedding workers": _clicks("hybrid", embedding_workers=2),
         "reader nodes": _clicks("gba", reader_nodes=2),
         "hogwild threads": _clicks("fr-easgd", worker_threads=2),
-        "rows: adagrad": _clicks(
-            "gba", row_optimizer={"name": "adagrad", "lr": 0.05, "rowwise": True, "weight_bound": 1.0}
-        ),
+        "rows: adagrad": _clicks("gba", row_optimizer={"name": "adagrad", "lr": 0.05, "rowwise": True, **BOUND}),
         "rows: momentum": _clicks("async", row_optimizer={"name": "momentum", "lr": 0.05}),
         "rows: sgd": _clicks("async", row_optimizer={"name": "sgd", "lr": 0.05}),
         "row limit at servers": _clicks("gba", store=lib.RowStore(max_rows=600)),
@@ -74,20 +74,8 @@ def cases() -> dict[str, dict[str, Any]]:
         "timing: ds-sync": _clicks("ds-sync", gradients=False),
         "accesses": _triples("oac", accesses=True),
         "a switch": _clicks(switch),
-        "images": {
-            "workload": "cifar10-wrn",
-            "protocol": "ds-sync",
-            "cluster": "virtual",
-            "samples": 128,
-            "workers": 4,
-        },
-        "behaviours": {
-            "workload": "alimama-dien",
-            "protocol": "gba",
-            "cluster": "virtual",
-            "samples": 600,
-            "workers": 4,
-        },
+        "images": {**four, "workload": "cifar10-wrn", "protocol": "ds-sync", "samples": 128},
+        "behaviours": {**four, "workload": "alimama-dien", "protocol": "gba", "samples": 600},
         "threads of this machine": _clicks("sync", cluster="local", workers=2, servers=1, slowdown=0.0),
     }
 

@@ -10,9 +10,8 @@ from lib.tasks.workload import Workload
 def of(name: str) -> Workload:
     """The workload at its smallest."""
     least = {"batch_size": 8, "entities": 200, "triples": 2_000}
-    return workloads.get(
-        name, "smoke", **{option: least[option] for option in least if option in workloads.options(name)}
-    )
+    known = workloads.options(name)
+    return workloads.get(name, "smoke", **{option: least[option] for option in least if option in known})
 
 
 def step(task: Workload, device: str) -> StepResult:

@@ -111,9 +111,8 @@ def test_what_the_command_line_sets_is_what_train_is_given(capsys):
     """Optimisers, their rates, a pair, a preset, a part of an option: the same run as from Python."""
     options = ["lr=0.05", "dense_optimizer={name: adam, beta1: 0.8}", "slowdown=alibaba-shared-2018", "server.cores=2"]
     said = summary(capsys, *TRAIN, *(word for option in options for word in ("-o", option)), "-o", "row_optimizer=sgd")
-    workload = workloads.get(
-        "quadratic", samples=320, dense_optimizer=Adam(lr=0.05, beta1=0.8), row_optimizer=SGD(lr=0.05)
-    )
+    own = {"dense_optimizer": Adam(lr=0.05, beta1=0.8), "row_optimizer": SGD(lr=0.05)}
+    workload = workloads.get("quadratic", samples=320, **own)
     server = Node(cores=2, bandwidth=3.125e9)
     cluster = lib.VirtualCluster(workers=2, slowdown=get("alibaba-shared-2018"), server=server)
     assert lib.train(workload, "gba", cluster, save=False).digest == said["digest"]
@@ -296,9 +295,8 @@ def test_help_names_every_option(name, capsys):
 def test_help_says_what_an_option_does_and_what_it_is_unless_told(capsys):
     assert main(["help", "gba"]) == 0
     told = capsys.readouterr().out
-    assert (
-        "  iota = 3.0\n      Threshold of tolerance: a gradient more than this many steps old has weight 0.\n" in told
-    )
+    words = "Threshold of tolerance: a gradient more than this many steps old has weight 0."
+    assert f"  iota = 3.0\n      {words}\n" in told
 
 
 def test_several_seeds_are_a_line_each_and_the_mean_with_its_interval(capsys):

@@ -12,9 +12,8 @@ def test_a_run_leaves_what_is_stored_of_it(name):
 
 def test_every_case_is_stored_and_no_other():
     table = golden.load()
-    assert [*table["runs"]] == [*golden.cases()] and all(
-        {*bits} <= {*golden.cases()} for bits in table["bits"].values()
-    )
+    known = [*golden.cases()]
+    assert [*table["runs"]] == known and all({*bits} <= {*known} for bits in table["bits"].values())
 
 
 def test_bits_are_compared_where_they_are_known(monkeypatch):

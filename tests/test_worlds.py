@@ -14,9 +14,8 @@ from lib.protocols import ALL, Pair, get
 from tests.toys import clicks, diagonal, finals, records
 
 CLICKS = clicks(500, 48)
-GRAPH = workloads.get(
-    "kg-synthetic", samples=600, batch_size=50, entities=60, triples=400, relations=3, evaluation_triples=20
-)
+TRIPLES = {"entities": 60, "triples": 400, "relations": 3, "evaluation_triples": 20}
+GRAPH = workloads.get("kg-synthetic", samples=600, batch_size=50, **TRIPLES)
 KINDS = {"virtual": VirtualCluster, "local": LocalCluster, "ray": RayCluster}
 LEDGER = ("applied", "decayed", "dropped", "lost", "in_flight")
 EVERY = ("qps", "staleness_mean", "staleness_max", "issued", *LEDGER, "bytes", "virtual_seconds", "wall_seconds")
@@ -121,9 +120,8 @@ def test_sync_ends_with_the_same_parameters_on_every_cluster(kind, servers, requ
 )
 @pytest.mark.filterwarnings("error")
 def test_uneven_data_ends_well_in_every_shape(name, kind, workers, servers, batches, rest, slowdown):
-    workload = workloads.get(
-        "ctr-synthetic", samples=48 * (batches - 1) + rest, batch_size=48, fields=2, vocabulary=9, hidden=(4,)
-    )
+    small = {"batch_size": 48, "fields": 2, "vocabulary": 9, "hidden": (4,)}
+    workload = workloads.get("ctr-synthetic", samples=48 * (batches - 1) + rest, **small)
     options = {"slowdown": slowdown} if kind == "virtual" else {"threads": 4}
     rule = get(name)
     if hasattr(rule, "every"):  # there may be one step, and it is to mix
@@ -145,9 +143,8 @@ def test_groups_of_three_workers_that_end_at_different_steps_hold_nobody_up_on_r
 
 def heavy(**options):
     """Work that LocalCluster gives to threads: more than lib.cluster.local.INLINE operations and bytes."""
-    return workloads.get(
-        "ctr-synthetic", batch_size=256, hidden=(64, 32), vocabulary=300, evaluation_samples=300, **options
-    )
+    large = {"batch_size": 256, "hidden": (64, 32), "vocabulary": 300, "evaluation_samples": 300}
+    return workloads.get("ctr-synthetic", **large, **options)
 
 
 @pytest.mark.parametrize("servers", [1, 3])

@@ -67,16 +67,8 @@ def clicks(samples: int, batch_size: int, **options: Any) -> Workload:
 def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, **options: Any) -> list[PartLog]:
     """What the parts of a run wrote down, with all final parameters."""
     workers = 1 if protocol.dense.family == "pipeline" else cluster.workers
-    plan = Plan(
-        workload=workload,
-        protocol=protocol,
-        workers=workers,
-        servers=cluster.servers,
-        seed=seed,
-        on_nan="stop",
-        trace=True,
-        **options,
-    )
+    fixed = {"servers": cluster.servers, "on_nan": "stop", "trace": True}
+    plan = Plan(workload=workload, protocol=protocol, workers=workers, seed=seed, **fixed, **options)
     drive = DRIVERS[protocol.dense.family]
     return cluster.open(seed, workers).run(lambda world: drive(world, plan)).records
 

@@ -138,10 +138,8 @@ def test_a_long_hang_is_a_death():
     ],
 )
 def test_hangs_and_slowness_by_hand(start, work, takes):
-    plan = [
-        Failure(node="worker0", kind="hangs", at=2, lasts=3),
-        Failure(node="worker0", kind="slows", at=10, lasts=4, factor=2),
-    ]
+    slows = Failure(node="worker0", kind="slows", at=10, lasts=4, factor=2)
+    plan = [Failure(node="worker0", kind="hangs", at=2, lasts=3), slows]
     assert NodeFailures(plan, 0, "worker0", 10).outages.stretch(start, work) == pytest.approx(takes, abs=1e-9)
 
 
@@ -200,10 +198,8 @@ def test_hangs_cost_what_they_last():
     """Sync on equal workers waits for a node that hangs: a second for the worker; for the server what is left of its second
     when the step's gradients reach it."""
     base = seconds(train("sync", even()))
-    plan = [
-        Failure(node="worker1", kind="hangs", at=10.3 * STEP, lasts=1),
-        Failure(node="server0", kind="hangs", at=15.5 * STEP + 1, lasts=1),
-    ]
+    when = {"worker1": 10.3 * STEP, "server0": 15.5 * STEP + 1}
+    plan = [Failure(node=node, kind="hangs", at=at, lasts=1) for node, at in when.items()]
     assert base + 2 - 0.6 * STEP < seconds(train("sync", even(*plan, patience=2))) < base + 2 - 0.4 * STEP
 
 
@@ -340,11 +336,8 @@ def test_a_replica_that_is_there_again_counts_its_gap_from_then_on():
 
 @pytest.mark.parametrize("name", ["sync", "gba", "s-easgd", "ds-sync", "all-reduce"])
 def test_the_same_plan_is_really_carried_out(name):
-    plan = [
-        dies("worker1", at_batch=4),
-        dies("worker2", at_batch=3, lasts=0.05),
-        Failure(node="worker0", kind="hangs", at_batch=8, lasts=0.2),
-    ]
+    hangs = Failure(node="worker0", kind="hangs", at_batch=8, lasts=0.2)
+    plan = [dies("worker1", at_batch=4), dies("worker2", at_batch=3, lasts=0.05), hangs]
     mishaps = Mishaps(late=0.05, delay=0.002, lost=0.02, retry=0.002)
     run = train(name, LocalCluster(workers=3, failures=plan, mishaps=mishaps, patience=0.3), checkpoint_every=1_000)
     assert run.summary["lost"] <= 4 + 3 and math.isfinite(run.summary["auc"])  # all that the two had, at most

@@ -16,10 +16,7 @@ EVERYTHING = VirtualCluster(
     slowdown=Lognormal(sigma=0.4),
     speeds=(1.0, 0.5, 2.0),
     collective="tree",
-    failures=(
-        Failure(node="worker*", kind="dies", every=100, lasts=5),
-        Failure(node="server0", kind="slows", at=1),
-    ),
+    failures=(Failure(node="worker*", kind="dies", every=100, lasts=5), Failure(node="server0", kind="slows", at=1)),
     mishaps=Mishaps(late=0.1),
     patience=2,
 )

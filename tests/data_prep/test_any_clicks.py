@@ -186,11 +186,7 @@ REFUSED = [
     (TEXT, f"{OPTIONS} --ids at", "column 'at' is given twice, as --time and as --ids"),
     (TEXT, f"{CLICK} --time who", "mine.csv, column 'who': no numbers and no dates"),
     (TEXT, f"{CLICK} --time what", "column 'what': 4 different times do not make --days 10"),
-    (
-        TIMES,
-        f"{CLICK} --time at",
-        "at': 1 different times (32 of 40 rows have neither a number nor a date) do not make",
-    ),
+    (TIMES, f"{CLICK} --time at", "1 different times (32 of 40 rows have neither a number nor a date) do not make"),
     (TEXT, f"{CLICK} --bags tags", "--bags tags: expected COLUMN:SEPARATOR, as 'genres:|'"),
     (TEXT, f"{CLICK} --numbers who --max-rejects 5", "mine.csv, line 7, column who: not a number: 'u2'"),
     ("\n".join(ROWS), "--label a --columns a,b", "mine.csv, line 1: 6 fields, but --columns names 2"),
@@ -301,12 +297,8 @@ def test_the_readmes_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
     text = (Path(__file__).parents[2] / "README.md").read_text()
     own = text.partition("## Use your own data and cluster")[2].partition("\n## ")[0]
     commands = [line.strip() for line in own.splitlines() if line.startswith("    ")]
-    assert [re.search(r"(?:data_prep|lockstep) (\w+)", command)[1] for command in commands] == [
-        "clicks",
-        "compare",
-        "advise",
-        "advise",
-    ]
+    names = [re.search(r"(?:data_prep|lockstep) (\w+)", command)[1] for command in commands]
+    assert names == ["clicks", "compare", "advise", "advise"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "reports"))
     written_for_the_guides(tmp_path)
@@ -332,7 +324,5 @@ def test_a_nested_column_is_named_and_may_be_left_out(tmp_path, capsys):
     parquet.write_table(table, raw := tmp_path / "mine.parquet")
     command = ["clicks", str(raw), str(tmp_path / "out"), "--label", "click"]
     assert main(command) == 2
-    assert (
-        "column 'deep': its values are nested (struct<a: int64>); --skip deep leaves it out" in capsys.readouterr().err
-    )
+    assert "'deep': its values are nested (struct<a: int64>); --skip deep leaves it out" in capsys.readouterr().err
     assert main([*command, "--skip", "deep"]) == 0

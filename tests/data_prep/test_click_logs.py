@@ -1,7 +1,6 @@
 """Click logs: every row is written or set aside, days are kept, and a stopped run goes on."""
 
 import gzip
-import json
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from data_prep.job import Options
 from data_prep.rejects import TooManyRejects
 from lib.errors import BadOption
 from lib.tasks.prepared_datasets import PreparedClicks
+from tests.data_prep.prepared_folders import finished_parts, rejected, whole
 
 
 def criteo(label=0, first="", value="", end="\n"):
@@ -27,22 +27,17 @@ def avazu(day=0, click=0, site="1fbe01fe", end="\n"):
     return ",".join(fields) + end
 
 
-def rejected(out):
-    return [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
-
-
 def test_values_and_days_by_hand(raw, tmp_path):
-    folder = raw(
-        "train.txt", "".join(criteo(at % 2, at, f"{at:x}", "\r\n" if at == 3 else "\n") for at in range(14))[:-1]
-    )
+    rows = (criteo(at % 2, at, f"{at:x}", "\r\n" if at == 3 else "\n") for at in range(14))
+    folder = raw("train.txt", "".join(rows)[:-1])
     made = CriteoKaggle.prepare(folder, tmp_path / "out", Options())
     assert made["counts"] == {"read": 14, "written": 14, "rejected": 0}
     assert made["positives"] == 7
     clicks = PreparedClicks(tmp_path / "out")
     assert clicks.names == list(range(7)) and all(clicks.rows(day) == 2 for day in range(7))
-    assert clicks.take(3, "dense", slice(None))[:, 0].tolist() == [6, 7]
-    assert clicks.take(3, "dense", slice(None))[0, 1] == -(2**31)
-    assert clicks.take(3, "ids", slice(None))[:, :2].tolist() == [[8, 0], [9, 0]]
+    assert clicks.take(3, "dense")[:, 0].tolist() == [6, 7]
+    assert clicks.take(3, "dense")[0, 1] == -(2**31)
+    assert clicks.take(3, "ids")[:, :2].tolist() == [[8, 0], [9, 0]]
 
 
 FAULTS = {
@@ -61,10 +56,8 @@ def test_bad_rows_are_set_aside_with_their_place(raw, tmp_path, monkeypatch):
     folder = raw("train.txt", text.encode("utf-8", "surrogateescape"))
     made = CriteoKaggle.prepare(folder, tmp_path / "out", Options())
     assert made["counts"] == {"read": 11, "written": 5, "rejected": 6}
-    assert {row["line"]: (row["reason"], row["column"]) for row in rejected(tmp_path / "out")} == {
-        line: fault[:2] for line, fault in FAULTS.items()
-    }
-    assert {row["file"] for row in rejected(tmp_path / "out")} == {"train.txt"}
+    found = {(row["file"], row["line"], row["reason"], row["column"]) for row in rejected(tmp_path / "out")}
+    assert found == {("train.txt", line, *fault[:2]) for line, fault in FAULTS.items()}
     assert made["rejects"]["label is neither 0 nor 1"] == 2
 
 
@@ -80,10 +73,8 @@ def test_headers_again_and_days_beyond(raw, tmp_path):
     folder = raw("train.csv", header + avazu(0) + header + avazu(9, 1) + avazu(10) + avazu(0, site="") + avazu(0, 1))
     made = Avazu.prepare(folder, tmp_path / "out", Options())
     assert made["counts"] == {"read": 6, "written": 4, "rejected": 2}
-    assert [(row["line"], row["reason"]) for row in rejected(tmp_path / "out")] == [
-        (3, "a second header"),
-        (5, "outside the data set's days"),
-    ]
+    found = [(row["line"], row["reason"]) for row in rejected(tmp_path / "out")]
+    assert found == [(3, "a second header"), (5, "outside the data set's days")]
     assert [(part["day"], part["rows"]) for part in made["partitions"]] == [(0, 3), (9, 1)]
     with pytest.raises(BadOption, match=r"line 1: .*expected the header"):
         Avazu.prepare(raw("train.csv", avazu()), tmp_path / "other", Options())
@@ -119,32 +110,16 @@ def test_stretches_and_threads_change_nothing(raw, tmp_path, monkeypatch):
 def test_a_stopped_run_goes_on_where_it_stopped(raw, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "STRETCH", 2000)
     folder = raw("train.txt", "".join(criteo(at % 2, at) for at in range(300)))
-    commit, finished = partitions.Writer.commit, []
-
-    def stop_at_the_third(writer, **facts):
-        if len(finished) == 2:
-            raise KeyboardInterrupt
-        finished.append(writer.key)
-        return commit(writer, **facts)
-
-    monkeypatch.setattr(partitions.Writer, "commit", stop_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        CriteoKaggle.prepare(folder, tmp_path / "out", Options(workers=1))
+    with monkeypatch.context() as patch:
+        finished = finished_parts(patch, most=2)
+        with pytest.raises(KeyboardInterrupt):
+            CriteoKaggle.prepare(folder, tmp_path / "out", Options(workers=1))
     assert not (tmp_path / "out" / "manifest.json").exists()
-
-    again = []
-
-    def remember(writer, **facts):
-        again.append(writer.key)
-        return commit(writer, **facts)
-
-    monkeypatch.setattr(partitions.Writer, "commit", remember)
+    again = finished_parts(monkeypatch)
     made = CriteoKaggle.prepare(folder, tmp_path / "out", Options(workers=1))
     assert made["counts"]["written"] == 300
     assert len(again) > 2 and not set(finished) & set(again)
-    clicks = PreparedClicks(tmp_path / "out")
-    dense = np.concatenate([clicks.take(day, "dense", slice(None))[:, 0] for day in clicks.names])
-    assert dense.tolist() == list(range(300))
+    assert whole(PreparedClicks(tmp_path / "out"), "dense")[:, 0].tolist() == list(range(300))
     assert not (tmp_path / "out" / partitions.WORK).exists()
     assert manifest.check(tmp_path / "out") == []
     again.clear()
@@ -180,24 +155,18 @@ def test_check_finds_what_was_altered(raw, tmp_path):
 
 def test_frequencies_are_those_of_the_training_days(raw, tmp_path):
     header = LAYOUT.header.decode() + "\n"
-    days = [
-        avazu(0, site="aa"),
-        avazu(1, site="aa"),
-        avazu(2, site="bb"),
-        avazu(8, site="cc") * 2,
-        avazu(9, site="bb") * 5,
-    ]
-    folder = raw("train.csv", header + "".join(days) + avazu(9, site="cc") + avazu(9, site="") + avazu(9, site="dd"))
+    sites = [(0, "aa"), (1, "aa"), (2, "bb"), *[(8, "cc")] * 2, *[(9, "bb")] * 5, (9, "cc"), (9, ""), (9, "dd")]
+    folder = raw("train.csv", header + "".join(avazu(day, site=site) for day, site in sites))
     made = Avazu.prepare(folder, tmp_path / "out", Options(min_count=2))
     site = made["fields"].index("site_id")
     clicks = PreparedClicks(tmp_path / "out")
     kept = {value: int(value, 16) + 2 for value in ("aa", "cc")}
-    assert clicks.take(1, "ids", slice(None))[:, site].tolist() == [kept["aa"]]
+    assert clicks.take(1, "ids")[:, site].tolist() == [kept["aa"]]
     # bb is frequent only on the day of the test, dd stands nowhere else; an empty field is no value.
-    assert clicks.take(9, "ids", slice(None))[:, site].tolist() == [1] * 5 + [kept["cc"], 0, 1]
+    assert clicks.take(9, "ids")[:, site].tolist() == [1] * 5 + [kept["cc"], 0, 1]
     assert made["threshold"]["false_keep"] < 1e-12
     Avazu.prepare(folder, tmp_path / "earlier", Options(min_count=2, train_days=3))
-    assert PreparedClicks(tmp_path / "earlier").take(8, "ids", slice(None))[:, site].tolist() == [1, 1]
+    assert PreparedClicks(tmp_path / "earlier").take(8, "ids")[:, site].tolist() == [1, 1]
 
 
 def test_a_sample_is_the_beginning_of_each_file(raw, tmp_path):
@@ -205,7 +174,7 @@ def test_a_sample_is_the_beginning_of_each_file(raw, tmp_path):
     folder = raw("day_1.gz", gzip.compress("".join(criteo(1, at) for at in range(50)).encode()))
     made = Criteo1TB.prepare(folder, tmp_path / "out", Options(sample=7))
     assert made["counts"]["read"] == 14 and made["positives"] == 7
-    assert PreparedClicks(tmp_path / "out").take(1, "dense", slice(None))[:, 0].tolist() == list(range(7))
+    assert PreparedClicks(tmp_path / "out").take(1, "dense")[:, 0].tolist() == list(range(7))
 
 
 def test_kaggle_with_ids_and_commas(raw, tmp_path):
@@ -227,19 +196,16 @@ def test_the_real_criteo_sample(samples, tmp_path):
     assert made["counts"] == {"read": 10_000, "written": 10_000, "rejected": 0}
     assert made["positives"] / made["counts"]["written"] == pytest.approx(0.2182)
     lines = (samples / "criteo_kaggle" / "head10k.train.txt").read_text().splitlines()
-    clicks = PreparedClicks(tmp_path / "out")
-    codes = np.concatenate([clicks.take(day, "ids", slice(None)) for day in clicks.names])
     expected = [[int(field, 16) + 2 if field else 0 for field in line.split("\t")[14:]] for line in lines]
-    np.testing.assert_array_equal(codes, expected)
+    np.testing.assert_array_equal(whole(PreparedClicks(tmp_path / "out"), "ids"), expected)
 
 
-def test_the_other_real_criteo_sample(samples, tmp_path):
-    made = CriteoKaggle.prepare(samples / "criteo_kaggle" / "tr_rx1999.csv", tmp_path / "out", Options())
-    assert made["counts"] == {"read": 1999, "written": 1999, "rejected": 0}
-
-
-def test_the_real_avazu_sample(samples, tmp_path):
-    made = Avazu.prepare(samples / "avazu" / "train_head8999.csv", tmp_path / "out", Options())
-    assert made["counts"] == {"read": 8999, "written": 8999, "rejected": 0}
-    assert made["positives"] / made["counts"]["written"] == pytest.approx(0.174, abs=0.0005)
-    assert {part["day"] for part in made["partitions"]} == {0}
+@pytest.mark.parametrize(
+    "kind, name, rows", [(CriteoKaggle, "criteo_kaggle/tr_rx1999.csv", 1999), (Avazu, "avazu/train_head8999.csv", 8999)]
+)
+def test_other_real_samples(samples, tmp_path, kind, name, rows):
+    made = kind.prepare(samples / name, tmp_path / "out", Options())
+    assert made["counts"] == {"read": rows, "written": rows, "rejected": 0}
+    if kind is Avazu:
+        assert made["positives"] / rows == pytest.approx(0.174, abs=0.0005)
+        assert {part["day"] for part in made["partitions"]} == {0}

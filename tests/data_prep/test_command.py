@@ -1,12 +1,9 @@
 """The command line, from the twin to the check; and what a run costs."""
 
-import bz2
 import gzip
 import json
 import subprocess
 import sys
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from data_prep.job import Options
 from data_prep.squad import Squad
 from lib.tasks import prepared_datasets
 from lib.tasks.prepared_datasets import Partitions
+from tests.data_prep.prepared_folders import pack
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,24 +75,13 @@ def test_options_out_of_range(option, tmp_path, capsys):
     assert f"{option[0]} is {option[1]}; expected" in capsys.readouterr().err
 
 
-def pack(path, file, packing):
-    if packing == "tar.gz":
-        with tarfile.open(path, "w:gz") as archive:
-            archive.add(file, "train.txt")
-    elif packing == "zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.write(file, "train.txt")
-    else:
-        path.write_bytes({"bzip2": bz2, "gzip": gzip}[packing].compress(file.read_bytes()))
-
-
 @pytest.mark.parametrize("name", ["train.txt", "dac.tar.gz", "train.gz"])
 @pytest.mark.parametrize("packing", ["tar.gz", "zip", "bzip2", "gzip"])
 def test_what_is_packed_is_not_read_as_text(packing, name, tmp_path, capsys):
     CriteoKaggle.twin(tmp_path, 60, 0)
     folder = tmp_path / "raw"
     folder.mkdir()
-    pack(folder / name, tmp_path / "train.txt", packing)
+    pack(folder / name, packing, {"train.txt": tmp_path / "train.txt"})
     assert main(["criteo-kaggle", str(folder / name), str(tmp_path / "out")]) == 2
     printed = capsys.readouterr().err
     assert f"{name} is a {packing}" in printed and "unpack it, and give the folder with train.txt" in printed
@@ -178,9 +165,7 @@ def test_so_it_can_of_images_and_questions(kind, tmp_path):
     (tmp_path / "mine").write_bytes(train.read_bytes())
     (tmp_path / "later").write_bytes(test.read_bytes())
     made = kind.prepare(tmp_path / "mine", tmp_path / "out", Options(), {"test": tmp_path / "later"})
-    assert sorted({part["split"] for part in made["partitions"]}) == sorted(
-        ["train", "test" if kind is Cifar10 else "dev"]
-    )
+    assert {part["split"] for part in made["partitions"]} == {"train", "test" if kind is Cifar10 else "dev"}
     assert prepared_datasets.training_samples(str(tmp_path / "out")) == (40 if kind is Cifar10 else 216)
 
 

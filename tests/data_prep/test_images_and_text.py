@@ -21,10 +21,7 @@ from lib.tasks.prepared_datasets import Partitions
 from lib.tasks.vision import EncodedImages, decode
 from notebooks import study
 from notebooks.dssync import quality
-
-
-def rejected(out):
-    return [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+from tests.data_prep.prepared_folders import rejected
 
 
 def table(out, split):
@@ -38,13 +35,11 @@ def test_records_by_hand(raw, tmp_path):
     folder = raw("test_batch.bin", b"\x00" + pixels)
     made = Cifar10.prepare(folder, tmp_path / "out", Options())
     assert made["counts"] == {"read": 5, "written": 3, "rejected": 2}
-    assert [(row["line"], row["reason"]) for row in rejected(tmp_path / "out")] == [
-        (2, "a label beyond [10]"),
-        (4, "truncated record"),
-    ]
+    found = [(row["line"], row["reason"]) for row in rejected(tmp_path / "out")]
+    assert found == [(2, "a label beyond [10]"), (4, "truncated record")]
     images = Partitions(tmp_path / "out")
-    assert images.take("train", "labels", slice(None)).tolist() == [3, 9]
-    np.testing.assert_array_equal(images.take("test", "images", slice(None)).ravel(), np.arange(PIXELS) % 256)
+    assert images.take("train", "labels").tolist() == [3, 9]
+    np.testing.assert_array_equal(images.take("test", "images").ravel(), np.arange(PIXELS) % 256)
 
 
 @pytest.mark.parametrize("kind", [Cifar10, Cifar100])
@@ -54,12 +49,12 @@ def test_twins_of_images_can_be_told_apart(kind, tmp_path):
     assert made["counts"] == {"read": 1200, "written": 1200, "rejected": 0}
     assert 0.85 < facts["accuracy_ceiling"] < 0.97
     images = Partitions(tmp_path / "out")
-    labels = images.take("train", "labels", slice(None))
+    labels = images.take("train", "labels")
     if kind is Cifar100:
-        np.testing.assert_array_equal(images.take("train", "coarse", slice(None)), labels // 5)
+        np.testing.assert_array_equal(images.take("train", "coarse"), labels // 5)
         return
-    mean = np.stack([images.take("train", "images", slice(None))[labels == each].mean(0) for each in range(10)])
-    held, truth = images.take("test", "images", slice(None)).astype(float), images.take("test", "labels", slice(None))
+    mean = np.stack([images.take("train", "images")[labels == each].mean(0) for each in range(10)])
+    held, truth = images.take("test", "images").astype(float), images.take("test", "labels")
     distance = ((held[:, None] - mean) ** 2).sum((2, 3, 4))
     assert (distance.argmin(1) == truth).mean() > 0.8
 
@@ -112,9 +107,8 @@ def test_encoded_images_are_decoded_when_they_are_asked_for(tmp_path):
     assert taken.dtype == np.uint8 and np.array_equal(taken[1], taken[3]) and np.array_equal(taken[0], images[-1:][0])
     first = table(tmp_path / "out", "train")[0]
     assert np.array_equal(decode(first["image"], 16), images[:1][0])
-    workload = workloads.get(
-        "imagenet-wrn50-2", data=str(tmp_path / "out"), side=16, samples=1_200, batch_size=40, depth=8, width=1
-    )
+    small = {"side": 16, "samples": 1_200, "batch_size": 40, "depth": 8, "width": 1}
+    workload = workloads.get("imagenet-wrn50-2", data=str(tmp_path / "out"), **small)
     run = lib.train(workload, "all-reduce", VirtualCluster(workers=2), save=False)
     assert run.summary["accuracy"] > 0.3  # ten classes of one colour each
 
@@ -135,13 +129,8 @@ def question(**changes):
 
 def test_questions_by_hand(raw, tmp_path, monkeypatch):
     monkeypatch.setattr(squad, "_READ", 7)  # an article never fits
-    asked = [
-        question(),
-        question(answers=[]),
-        question(answers=[{"text": "über", "answer_start": 1}]),
-        question(answers=[{"text": "über", "answer_start": -4}]),
-        question(question=None),
-    ]
+    wrong = [question(answers=[{"text": "über", "answer_start": start}]) for start in (1, -4)]
+    asked = [question(), question(answers=[]), *wrong, question(question=None)]
     paragraphs = [{"context": "A über b", "qas": asked[:2]}, {"context": "A über b", "qas": asked[2:]}]
     data = {"version": "1.1", "data": [{"title": "t", "paragraphs": []}, {"title": "u", "paragraphs": paragraphs}]}
     folder = raw("dev-v1.1.json", json.dumps(data, ensure_ascii=False, indent=1))
@@ -184,7 +173,7 @@ def test_a_twin_of_questions(tmp_path):
 def test_the_real_images(samples, tmp_path):
     made = Cifar10.prepare(samples / "cifar10" / "data_batch_1.from_jpeg.bin", tmp_path / "out", Options())
     assert made["counts"] == {"read": 10_000, "written": 10_000, "rejected": 0}
-    labels = Partitions(tmp_path / "out").take("train", "labels", slice(None))
+    labels = Partitions(tmp_path / "out").take("train", "labels")
     assert np.bincount(labels).tolist() == [1000] * 10
 
 

@@ -1,10 +1,8 @@
 """Knowledge graphs: numbers for names, and numbers that must be in range."""
 
 import gzip
-import json
 import shutil
 import tarfile
-import zipfile
 
 import numpy as np
 import pytest
@@ -21,10 +19,11 @@ from lib.errors import BadOption, Damaged
 from lib.tasks import prepared_datasets
 from lib.tasks.graph import read_graph
 from lib.tasks.prepared_datasets import Partitions
+from tests.data_prep.prepared_folders import pack, rejected, whole
 
 
-def rejected(out):
-    return [(row["line"], row["reason"]) for row in map(json.loads, (out / "rejects.jsonl").read_text().splitlines())]
+def rejected_lines(out):
+    return [(row["line"], row["reason"]) for row in rejected(out)]
 
 
 def test_names_are_numbered_as_they_appear(raw, tmp_path):
@@ -43,7 +42,7 @@ def test_names_are_numbered_as_they_appear(raw, tmp_path):
     assert manifest.check(tmp_path / "out") == []
     (tmp_path / "out" / "relations.parquet").unlink()
     assert manifest.check(tmp_path / "out") == [f"{tmp_path / 'out' / 'relations.parquet'}: missing"]
-    assert rejected(tmp_path / "out") == [(3, "wrong column count"), (4, "an empty name"), (5, "not UTF-8")]
+    assert rejected_lines(tmp_path / "out") == [(3, "wrong column count"), (4, "an empty name"), (5, "not UTF-8")]
 
 
 def test_numbers_stay_below_their_counts(raw, tmp_path, monkeypatch):
@@ -59,7 +58,7 @@ def test_numbers_stay_below_their_counts(raw, tmp_path, monkeypatch):
     assert graph.take("train", "triples").tolist() == [[0, 0, 1], [2, 1, 1], [0, 1, 2]]
     assert graph.take("train", "triples", slice(1, 2)).tolist() == [[2, 1, 1]]
     assert graph.take("valid", "triples").tolist() == [[1, 0, 2]]
-    assert [line for line, _ in rejected(tmp_path / "out")] == [3, 4, 5, 6, 8]
+    assert [line for line, _ in rejected_lines(tmp_path / "out")] == [3, 4, 5, 6, 8]
     assert made["counts"] == {"read": 10, "written": 5, "rejected": 5}
     with pytest.raises(BadOption, match="expected how many there are"):
         Freebase86m.prepare(raw("entity2id.txt", "a\t0\n"), tmp_path / "other", Options())
@@ -68,9 +67,7 @@ def test_numbers_stay_below_their_counts(raw, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", [FB15k237, WN18RR, Freebase86m])
 def test_one_file_is_no_set_of_three(kind, raw, tmp_path):
     path = raw("train.txt", "a\tr\tb\n") / "train.txt"
-    with pytest.raises(
-        BadOption, match=rf"{kind.name} has \d files, train.txt, .*; give their folder, not .*train.txt"
-    ):
+    with pytest.raises(BadOption, match=rf"{kind.name} has \d files, train.txt, .*; give their folder, not .*train"):
         kind.prepare(path, tmp_path / "out", Options())
     assert not (tmp_path / "out").exists()
 
@@ -82,14 +79,7 @@ def test_an_archive_is_read_as_its_folder_would_be(packing, inside, raw, tmp_pat
     raw("valid.txt", "b\tr\ta\n")
     raw("test.txt", "a\ts\ta\n")
     path = tmp_path / f"it.{packing}"
-    if packing == "zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for file in folder.iterdir():
-                archive.write(file, inside + file.name)
-    else:
-        with tarfile.open(path, "w:gz") as archive:
-            for file in folder.iterdir():
-                archive.add(file, inside + file.name)
+    pack(path, packing, {inside + file.name: file for file in folder.iterdir()})
     made = FB15k237.prepare(path, tmp_path / "out", Options())
     assert made["counts"]["written"] == 3
     assert FB15k237.prepare(path, tmp_path / "out", Options()) == made  # and it is the same the next time
@@ -104,9 +94,7 @@ def test_what_would_be_unpacked_elsewhere_is_refused(tmp_path):
     path = tmp_path / "it.tar"
     with tarfile.open(path, "w") as archive:
         archive.add(tmp_path / "train.txt", "../../train.txt")
-    with pytest.raises(
-        Damaged, match=r"it.tar cannot be unpacked: \.\./\.\./train.txt would lie outside of its folder"
-    ):
+    with pytest.raises(Damaged, match=r"it.tar cannot be unpacked: \.\./\.\./train.txt would lie outside of its"):
         FB15k237.prepare(path, tmp_path / "out", Options())
 
 
@@ -128,11 +116,7 @@ TRIPLES = [["ann", "likes", "bob"], ["bob", "likes", "cy"], ["cy", "knows", "ann
 def test_any_triples_are_read(text, order, raw, tmp_path):
     made = Triples.prepare(raw("mine.csv", text) / "mine.csv", tmp_path / "out", Options(order=order))
     assert made["counts"] == {"read": 3, "written": 3, "rejected": 0}
-    assert Partitions(tmp_path / "out", "triples").take("train", "triples").tolist() == [
-        [0, 0, 1],
-        [1, 0, 2],
-        [2, 1, 0],
-    ]
+    assert whole(Partitions(tmp_path / "out", "triples"), "triples").tolist() == [[0, 0, 1], [1, 0, 2], [2, 1, 0]]
     assert parquet.read_table(tmp_path / "out" / "entities.parquet")["name"].to_pylist() == ["ann", "bob", "cy"]
 
 
@@ -142,7 +126,7 @@ def test_the_files_of_a_graph_are_told_by_their_names_or_given(raw, tmp_path):
     folder = raw("dev.csv", "head,relation,tail\na,r,a\nb,,b\n")
     made = Triples.prepare(folder, tmp_path / "one", Options())
     assert [part["split"] for part in made["partitions"]] == ["train", "valid"]
-    assert rejected(tmp_path / "one") == [(3, "an empty name")]
+    assert rejected_lines(tmp_path / "one") == [(3, "an empty name")]
     held_out = {"test": folder / "held.tsv.gz", "valid": folder / "dev.csv"}
     made = Triples.prepare(folder / "train.tsv", tmp_path / "two", Options(), held_out)
     assert {part["split"]: part["rows"] for part in made["partitions"]} == {"train": 1, "valid": 1, "test": 1}
@@ -174,11 +158,8 @@ def test_of_a_graph_that_is_one_file_a_tenth_is_held_out(raw, tmp_path):
     text = "".join(f"{n} {n % 3} {n + 1}\n" for n in range(50))
     Triples.prepare(raw("mine.txt", text) / "mine.txt", tmp_path / "out", Options())
     graph = read_graph(str(tmp_path / "out"), "test")
-    assert (len(graph.train), len(graph.held_out), prepared_datasets.training_samples(str(tmp_path / "out"))) == (
-        45,
-        5,
-        45,
-    )
+    assert (len(graph.train), len(graph.held_out)) == (45, 5)
+    assert prepared_datasets.training_samples(str(tmp_path / "out")) == 45
     assert len(np.unique(np.concatenate([graph.train, graph.held_out]), axis=0)) == 50
     assert read_graph(str(tmp_path / "out"), "valid").held_out.tolist() == graph.held_out.tolist()
 
@@ -189,8 +170,7 @@ def test_twins_come_back_whole(kind, tmp_path):
     made = kind.prepare(tmp_path / "raw", tmp_path / "out", Options())
     assert made["counts"] == {"read": 900, "written": 900, "rejected": 0}
     graph = Partitions(tmp_path / "out", "triples")
-    triples = np.concatenate([graph.take(split, "triples") for split in graph.names])
-    assert len(np.unique(triples, axis=0)) == 900
+    assert len(np.unique(whole(graph, "triples"), axis=0)) == 900
     assert graph.manifest["entities"] <= facts["entities"] and facts["mrr_truth"] > 0.1
 
 

@@ -12,6 +12,7 @@ from data_prep.taobao import ADS, BEHAVIOURS, CATE, FIELDS, MIDNIGHT, PROFILES, 
 from data_prep.taobao_twin import PULL, SEEN
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.prepared_datasets import PreparedClicks
+from tests.data_prep.prepared_folders import finished_parts, whole
 
 DAY = 86_400
 
@@ -38,30 +39,25 @@ def test_the_join_by_hand(raw, tmp_path):
         raw,
         [sample(1, 100, click=1), sample(2, 50), sample(1, DAY, ad=8)],
         profiles=[profile],
-        behaviours=[
-            behaviour(1, 100, 11),
-            behaviour(1, 99, 12, "buy"),
-            behaviour(1, 5, 13, "cart"),
-            behaviour(2, 60, 14),
-        ],
+        behaviours=[behaviour(*of) for of in ((1, 100, 11), (1, 99, 12, "buy"), (1, 5, 13, "cart"), (2, 60, 14))],
     )
     made = Taobao.prepare(folder, tmp_path / "out", Options(history=2))
     clicks = PreparedClicks(tmp_path / "out")
     assert clicks.names == [0, 1] and clicks.fields == FIELDS
     # Day 0 in the order of time: user 2 at 50, then user 1 at 100.
-    assert clicks.take(0, "times", slice(None)).tolist() == [50, 100]
-    assert clicks.take(0, "labels", slice(None)).tolist() == [0, 1]
-    ids = dict(zip(FIELDS, clicks.take(0, "ids", slice(None))[1].tolist(), strict=True))
+    assert clicks.take(0, "times").tolist() == [50, 100]
+    assert clicks.take(0, "labels").tolist() == [0, 1]
+    ids = dict(zip(FIELDS, clicks.take(0, "ids")[1].tolist(), strict=True))
     assert (ids["user"], ids["adgroup_id"], ids["cate_id"], ids["brand"]) == (3, 9, 72, 0)
     assert (ids["cms_segid"], ids["age_level"], ids["pvalue_level"]) == (2, 5, 0)
-    assert clicks.take(0, "dense", slice(None)).tolist() == [[390], [390]]
+    assert clicks.take(0, "dense").tolist() == [[390], [390]]
     # User 2 has no past, user 1 what is before second 100: the oldest first; at second 100 itself is too late.
-    assert clicks.take(0, "history", slice(None)).tolist() == [[[0, 0], [0, 0]], [[15, 7], [14, 7]]]
-    assert clicks.take(0, "history_kinds", slice(None)).tolist() == [[0, 0], [2, 4]]
-    assert clicks.take(0, "history_length", slice(None)).tolist() == [0, 2]
+    assert clicks.take(0, "history").tolist() == [[[0, 0], [0, 0]], [[15, 7], [14, 7]]]
+    assert clicks.take(0, "history_kinds").tolist() == [[0, 0], [2, 4]]
+    assert clicks.take(0, "history_length").tolist() == [0, 2]
     # A day later the same user's latest two are others; the ad is nowhere described.
-    assert clicks.take(1, "history", slice(None)).tolist() == [[[14, 7], [13, 7]]]
-    assert clicks.take(1, "ids", slice(None))[0, FIELDS.index("cate_id")] == 0
+    assert clicks.take(1, "history").tolist() == [[[14, 7], [13, 7]]]
+    assert clicks.take(1, "ids")[0, FIELDS.index("cate_id")] == 0
     assert made["without"] == {"ad": 1, "profile": 1}
     assert made["counts_of_files"]["behavior_log.csv"] == {"read": 4, "written": 4, "rejected": 0}
     read = clicks.read(0, slice(None))
@@ -116,32 +112,22 @@ def test_histories_are_those_of_a_plain_search(twin, tmp_path, monkeypatch, crow
     rows.sort()
     expected = [[list(e[1:]) for e in past[user] if e[0] < time][-7:] for time, _, user in rows]
     clicks = PreparedClicks(tmp_path / "out")
-    got = np.concatenate([clicks.take(day, "history", slice(None)) for day in clicks.names])
-    sizes = np.concatenate([clicks.take(day, "history_length", slice(None)) for day in clicks.names])
-    assert [each[:size].tolist() for each, size in zip(got, sizes, strict=True)] == expected
-    times = np.concatenate([clicks.take(day, "times", slice(None)) for day in clicks.names])
-    assert times.tolist() == [time - MIDNIGHT for time, _, _ in rows]
+    got = zip(whole(clicks, "history"), whole(clicks, "history_length"), strict=True)
+    assert [each[:size].tolist() for each, size in got] == expected
+    assert whole(clicks, "times").tolist() == [time - MIDNIGHT for time, _, _ in rows]
 
 
 def test_a_stopped_join_goes_on(twin, tmp_path, monkeypatch):
     folder, _ = twin
-    whole = Taobao.prepare(folder, tmp_path / "whole", Options(min_count=2))
-    commit, finished = partitions.Writer.commit, []
-
-    def stop_at_the_fourth(writer, **facts):
-        if len(finished) == 3:
-            raise KeyboardInterrupt
-        finished.append(writer.key)
-        return commit(writer, **facts)
-
-    monkeypatch.setattr(partitions.Writer, "commit", stop_at_the_fourth)
-    with pytest.raises(KeyboardInterrupt):
-        Taobao.prepare(folder, tmp_path / "out", Options(min_count=2, workers=1))
-    monkeypatch.setattr(partitions.Writer, "commit", commit)
+    made = Taobao.prepare(folder, tmp_path / "whole", Options(min_count=2))
+    with monkeypatch.context() as patch:
+        finished_parts(patch, most=3)
+        with pytest.raises(KeyboardInterrupt):
+            Taobao.prepare(folder, tmp_path / "out", Options(min_count=2, workers=1))
     # What was finished is not made again: neither the parts of the raw files nor the joined buckets.
     for name in ("_spill", "_gather"):
         monkeypatch.delattr(history.Joined, name)
-    assert Taobao.prepare(folder, tmp_path / "out", Options(min_count=2, workers=3)) == whole
+    assert Taobao.prepare(folder, tmp_path / "out", Options(min_count=2, workers=3)) == made
     assert not (tmp_path / "out" / partitions.WORK).exists()
 
 
@@ -161,8 +147,7 @@ def test_codes_of_the_history_are_those_of_the_ads(twin, tmp_path):
     folder, _ = twin
     made = Taobao.prepare(folder, tmp_path / "out", Options(buckets=50, min_count=3))
     clicks = PreparedClicks(tmp_path / "out")
-    codes = np.concatenate([clicks.take(day, "ids", slice(None)) for day in clicks.names])[:, CATE]
-    past = np.concatenate([clicks.take(day, "history", slice(None)) for day in clicks.names])[:, :, 0]
+    codes, past = whole(clicks, "ids")[:, CATE], whole(clicks, "history")[:, :, 0]
     assert max(codes.max(), past.max()) <= 51
     assert set(past[past > 1].tolist()) <= set(codes.tolist())  # what no training sample has is rare in histories too
     assert made["threshold"]["least"] == 3
@@ -179,25 +164,19 @@ def test_the_real_sample_split_into_its_four_files(samples, raw, tmp_path):
         for row in {row["userid"]: row for row in rows}.values()
         for at, number in enumerate(filter(None, row["click_sequence"].split("^")))
     ]
-    folder = write(
-        raw,
-        [(r["userid"], MIDNIGHT, r["adgroup_id"], r["pid"], 1 - int(r["clk"]), r["clk"]) for r in rows],
-        ads.values(),
-        profiles.values(),
-        behaviours,
-    )
+    shown = [(r["userid"], MIDNIGHT, r["adgroup_id"], r["pid"], 1 - int(r["clk"]), r["clk"]) for r in rows]
+    folder = write(raw, shown, ads.values(), profiles.values(), behaviours)
     made = Taobao.prepare(folder, tmp_path / "out", Options())
     assert made["counts_of_files"]["raw_sample.csv"] == {"read": 100, "written": 100, "rejected": 0}
     assert made["positives"] == sum(row["clk"] == "1" for row in rows)
     assert made["without"] == {"ad": 0, "profile": 0}
     clicks = PreparedClicks(tmp_path / "out")
-    codes = clicks.take(0, "ids", slice(None))
+    codes = clicks.take(0, "ids")
     for layout, table, key in ((ADS, ads, "adgroup_id"), (PROFILES, profiles, "userid")):
         for place, name in enumerate(layout.names):
             if name in FIELDS:
                 texts = [str(table[row[key]][place]) for row in rows]
                 expected = [int(text) + 2 if text.isdigit() else 0 for text in texts]
                 assert codes[:, FIELDS.index(name)].tolist() == expected
-    assert clicks.take(0, "history_length", slice(None)).max() == max(
-        len([event for event in behaviours if event[0] == row["userid"]]) for row in rows
-    )
+    most = max(sum(event[0] == row["userid"] for event in behaviours) for row in rows)
+    assert clicks.take(0, "history_length").max() == most

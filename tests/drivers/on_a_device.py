@@ -96,10 +96,8 @@ def test_what_makes_the_host_wait_is_seen():
 
     elsewhere.watch.watched(step, waits)()
     away = elsewhere.NAME
-    assert waits == [
-        *("_local_scalar_dense", "_local_scalar_dense", f"_to_copy from {away} to cpu", "nonzero", "index"),
-        f"copy_ from cpu to {away}",
-    ]
+    scalars, copies = ["_local_scalar_dense"] * 2, (f"_to_copy from {away} to cpu", f"copy_ from cpu to {away}")
+    assert waits == [*scalars, copies[0], "nonzero", "index", copies[1]]
     with pytest.raises(RuntimeError, match="on elsewhere:0 and on the CPU"):
         there + torch.ones(3)
     with pytest.raises(RuntimeError, match="numpy"):
@@ -337,9 +335,10 @@ def test_a_step_waits_once_and_no_parameters_cross(name):
     assert (step["row bytes"] == 0) == (name != "oac")
 
 
-@pytest.mark.parametrize(
-    "part", ["ceilings", "our_step", "plain_torch", "workers_together", "simulated_time", "pipelines"]
-)
+PARTS = ["ceilings", "our_step", "plain_torch", "workers_together", "simulated_time", "pipelines"]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_the_devices_bench_runs_there(part, tmp_path):
     assert device.main([str(tmp_path), "--device", str(elsewhere.DEVICE), "--small", "--only", part]) == 0
     rows = pd.read_csv(tmp_path / ("pipelines.csv" if part == "pipelines" else "figures.csv"))

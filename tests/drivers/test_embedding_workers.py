@@ -78,18 +78,15 @@ def test_workers_in_step_learn_the_same_by_them_to_the_bit(name, nodes):
 
 
 def test_dense_parameters_and_rows_of_one_rule_have_servers_apart():
-    together, apart = (
-        lib.train(CLICKS, "sync", VirtualCluster(workers=3, servers=2), embedding_workers=many, save=False, keep=True)
-        for many in (0, 2)
-    )
+    there = VirtualCluster(workers=3, servers=2)
+    together, apart = (train(CLICKS, "sync", there, many, keep=True) for many in (0, 2))
     assert np.array_equal(apart.model.dense["values"], together.model.dense["values"])
     assert np.array_equal(apart.model.rows[TABLE].values, together.model.rows[TABLE].values)
 
 
 def test_each_hop_is_counted_once_and_no_id_comes_to_a_worker():
-    alone, served = (
-        train(CLICKS, "all-reduce", embedding_workers=many, reader_nodes=1).summary["bytes_by_kind"] for many in (0, 2)
-    )
+    runs = [train(CLICKS, "all-reduce", embedding_workers=many, reader_nodes=1) for many in (0, 2)]
+    alone, served = (run.summary["bytes_by_kind"] for run in runs)
     batches = [CLICKS.batch(0, index) for index in range(CLICKS.batches())]
     ids = sum(batch.ids[TABLE].nbytes for batch in batches)
     rows = sum(batch.ids[TABLE].size * 4 * CLICKS.tables()[TABLE].dim for batch in batches)
@@ -189,10 +186,8 @@ def test_what_a_dead_one_held_is_abandoned_and_the_others_go_on(pace, many):
 def test_the_books_balance_whoever_dies(name):
     """`gradient_ledger` looks into each part's book, and raises an error where one does not balance."""
     base = seconds(train(CLICKS, name))
-    plan = (
-        Failure(node="embedding*", kind="dies", every=base / 4, lasts=base / 9),
-        Failure(node="worker1", kind="dies", at=base / 2, lasts=base / 4),
-    )
+    worker = Failure(node="worker1", kind="dies", at=base / 2, lasts=base / 4)
+    plan = Failure(node="embedding*", kind="dies", every=base / 4, lasts=base / 9), worker
     runs = [train(CLICKS, name, dying(base, *plan), seed=seed) for seed in range(4)]
     for told in (run.summary for run in runs):
         assert told["issued"] == sum(told[each] for each in ("applied", "decayed", "dropped", "lost", "in_flight"))
@@ -218,10 +213,8 @@ def test_one_that_is_gone_for_good_is_done_without_unless_it_is_the_last(pace):
 
 
 def test_a_lost_server_takes_them_back_as_well(pace, reports):
-    plan = (
-        Failure(node="embedding0", kind="dies", at=0.45 * pace, lasts=0.5 * pace),
-        Failure(node="server0", kind="dies", at=0.6 * pace, lasts=0.1 * pace),
-    )
+    server = Failure(node="server0", kind="dies", at=0.6 * pace, lasts=0.1 * pace)
+    plan = Failure(node="embedding0", kind="dies", at=0.45 * pace, lasts=0.5 * pace), server
     told = train(CLICKS, "hybrid", dying(pace, *plan), checkpoint_every=160).summary
     assert told["returns_to_a_cut"] == 1 and told["applied"] == CLICKS.batches()
 

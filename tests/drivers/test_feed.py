@@ -70,11 +70,7 @@ def test_stretches_by_hand():
 
 @pytest.mark.parametrize(
     "taken, sentence",
-    [
-        ([0, 2], r"never: \[1\]"),
-        ([0, 1, 1, 2], r"more than once: \[1\]"),
-        ([0, 1, 2, 3], r"though there are none: \[3\]"),
-    ],
+    [([0, 2], r"never: \[1\]"), ([0, 1, 1, 2], r"more than once: \[1\]"), ([0, 1, 2, 3], r"are none: \[3\]")],
 )
 def test_accounting_catches_what_is_lost_and_what_is_doubled(taken, sentence):
     with pytest.raises(LockstepError, match=sentence):

@@ -18,10 +18,7 @@ from lib.store.table import Table
 from lib.tasks.flat_model import CapturedModel, FlatModel
 from tests import one_batch
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")]
 
 SMALL = {"vocabulary": 200, "fields": 4, "evaluation_samples": 2_000, "samples": 20_000}
 PLAIN = {"row_optimizer": SGD(lr=0.5), "dense_optimizer": SGD(lr=0.5)}

@@ -86,9 +86,8 @@ def test_the_choice_loses_nothing_and_the_fastest_may():
     took = {"sync": [10] * 3, "async": [5] * 3, "gba": [7] * 3}
     found = comparison(took, {"sync": (0.8, 0.7, 0.6), "async": (0.79, 0.69, 0.59), "gba": (0.8, 0.7, 0.6)})
     assert (found.choice(), found.fastest()["protocol"]) == ("gba", "async")
-    assert found.answer()[1] == (
-        "Fastest at any price: async, in 0.500 of sync's time; its final AUC is 10.0 × 10⁻³ lower than sync's."
-    )
+    told = "async, in 0.500 of sync's time; its final AUC is 10.0 × 10⁻³ lower than sync's."
+    assert found.answer()[1] == f"Fastest at any price: {told}"
 
 
 def test_a_choice_that_is_not_measurably_faster_says_so():

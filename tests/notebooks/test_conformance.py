@@ -132,10 +132,7 @@ class OneLate:
         (lambda v, g, rate: v - np.float32(rate) * g[2], "only worker 2's gradient is used"),
         (lambda v, g, rate: v, "no step is made"),
         (OneLate(), "step 1: .*: the gradients are those of the step before"),
-        (
-            lambda v, g, rate: v - np.float32(0.9 * rate) * np.mean(g, axis=0),
-            r"step 0: parameter 0 is \S+, and Sync's is \S+$",
-        ),
+        (lambda v, g, rate: v - np.float32(0.9 * rate) * np.mean(g, axis=0), r"parameter 0 is \S+, and Sync's is \S+$"),
         (lambda v, g, rate: v - rate * np.mean(np.float64(g), axis=0), r"float64 of shape \(6,\); expected float32"),
     ],
 )

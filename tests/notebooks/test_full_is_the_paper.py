@@ -14,7 +14,7 @@ from notebooks.persia import tasks as persia
 from notebooks.shadowsync import tasks as shadowsync
 
 EXCEPTIONS = {
-    ("dssync", "questions, 4", "parameters"): "synthetic questions have few words; SQuAD's 30,522 are 31 million more",
+    ("dssync", "questions, 4", "parameters"): "synthetic questions have few words; SQuAD's 30,522 are 31 million more"
 }
 """Paper, task and cell that differ from what is printed -> the reason."""
 

@@ -27,7 +27,5 @@ def test_a_worker_that_holds_parameters_for_half_of_its_step():
 
 
 def test_an_age_that_cannot_be_had():
-    with pytest.raises(
-        BadOption, match=r"age: 0\.5 updates are not to be had here, where steps of 0\.01 s give 0 to 0;"
-    ):
+    with pytest.raises(BadOption, match=r"age: 0\.5 updates are not to be had here, where steps of 0\.01 s give 0"):
         cluster_of_age(CLICKS, "sync", CLUSTER, 0.5)

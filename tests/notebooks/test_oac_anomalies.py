@@ -145,11 +145,8 @@ def test_equal_bytes_raise_no_alarm():
 
 def test_a_row_that_is_read_before_it_was_written():
     """By the numbers that the table gave, whatever was noted first."""
-    batch = [
-        valued("read", 0, {1: (-1, 70)}, order=0),
-        valued("compute", 0, {1: (-1, 70)}, order=0, made=[80], stamp=0),
-        valued("write", 0, {1: (0, 80)}, order=2),
-    ]
+    first = [valued("read", 0, {1: (-1, 70)}, order=0), valued("write", 0, {1: (0, 80)}, order=2)]
+    batch = [first[0], valued("compute", 0, {1: (-1, 70)}, order=0, made=[80], stamp=0), first[1]]
     assert anomalies([*batch, valued("read", 1, {1: (0, 80)}, order=3)]) == []
     (dirty,) = anomalies([valued("read", 1, {1: (0, 80)}, order=1), *batch])
     assert str(dirty) == "dirty read: batch 1 had version 0 of t 1 before batch 0 wrote it"

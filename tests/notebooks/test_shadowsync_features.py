@@ -47,9 +47,8 @@ def test_a_death_is_in_the_books_and_what_is_not_shows():
     found = deaths.account(run, task, hands=0)
     assert found["unaccounted"] == 0 and found["returns"] == 1 and found["applied"] == 40
     assert found["lost"] == found["issued"] - 40 and 0 < found["lost"] <= 8
-    assert found["standstill"] == pytest.approx(
-        3 + 1.5, abs=0.1
-    )  # the outage, and what was done since the cut of step 4
+    # The outage, and what was done since the cut of step 4.
+    assert found["standstill"] == pytest.approx(3 + 1.5, abs=0.1)
     run.summary["lost"] -= 1
     assert deaths.account(run, task, hands=0)["unaccounted"] == 1
     cut = run.trace.drop(run.trace[run.trace["kind"] == "compute"].index[:3])

@@ -67,7 +67,7 @@ class Thing(Checked):
         ({"save": 1}, "thing: save must be true or false, not 1"),
         (
             {"worker": 32},
-            "thing: worker must be Part's fields, such as {size: ..., rate: ...}, not 32; did you mean 'workers'?",
+            "worker must be Part's fields, such as {size: ..., rate: ...}, not 32; did you mean 'workers'?",
         ),
         ({"worker": {"size": "big"}}, "thing: worker.size must be a whole number, not 'big'"),
         ({"worker": {"sise": 1}}, "thing: worker.sise: Part has no such field; did you mean 'size'?"),

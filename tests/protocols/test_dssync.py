@@ -170,10 +170,8 @@ def test_nobody_waits_for_a_worker_that_ends_early_or_dies(workers, place):
     lengths = even.trace[even.trace["kind"] == "compute"].groupby("node").size().tolist()
     assert min(lengths) < max(lengths) / 2 and even.summary["issued"] == bowl.batches()
     base = even.summary["virtual_seconds"]
-    plan = [
-        Failure(node="worker1", kind="dies", at=base / 4),
-        Failure(node="worker2", kind="dies", at=base / 3, lasts=base / 5),
-    ]
+    away = Failure(node="worker2", kind="dies", at=base / 3, lasts=base / 5)
+    plan = [Failure(node="worker1", kind="dies", at=base / 4), away]
     run = train(bowl, rule, VirtualCluster(workers=workers, failures=plan, patience=base / 20), **own)
     assert run.summary["virtual_seconds"] < 3 * base and run.summary["loss"] < 1
 

@@ -133,10 +133,8 @@ def test_hybrid_without_staleness_is_sync_in_small_steps(workers, seed, rounds, 
     is then applied by itself."""
     cluster, batches = VirtualCluster(workers=workers, slowdown=sigma, collective="ring"), rounds * workers
     ends = []
-    for rate, rule in (
-        (0.1, protocols.get("all-reduce")),
-        (0.1 / workers, protocols.get("hybrid", tau=0, counts="all")),
-    ):
+    hybrid = protocols.get("hybrid", tau=0, counts="all")
+    for rate, rule in ((0.1, protocols.get("all-reduce")), (0.1 / workers, hybrid)):
         task = workloads.get("ctr-synthetic", **SMALL, samples=8 * batches, row_optimizer=SGD(lr=rate))
         pair = rule if rule.name == "hybrid" else Pair(sparse=protocols.get("sync", rows_divided_by="all"), dense=rule)
         ends.append(finals(records(task, pair, cluster, seed)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, Node, VirtualCluster
 from lib.protocols import get
-from lib.protocols.server_rule import Apply, Drop, Push
+from lib.protocols.server_rule import Push
 from tests.protocols.by_hand import RATE, SLOW, Serial, bowl
 from tests.protocols.test_equivalences import BATCHES, SEEDS, WORKERS, clicks, digest
 from tests.protocols.test_oracles import Forces, force, trained
@@ -33,19 +33,6 @@ def test_the_steps_of_a_worker_that_joins_are_level_with_the_slowest_of_the_othe
 
 
 # Ringmaster
-
-
-def test_ringmaster_by_hand():
-    """R = 2: a gradient of the parameters before the last update is applied, and an older one is not; its worker is counted."""
-    rule = get("ringmaster", limit=2)
-    state = rule.init(2)
-    for batch in range(2):
-        state, (update,) = rule.on_push(state, Push(0, batch, batch, read=batch))
-        assert update == Apply((Push(0, batch, batch, read=batch),), (1.0,), 1)
-    after, (late,) = rule.on_push(state, Push(1, 0, 2, read=0))
-    assert late == Drop((Push(1, 0, 2, read=0),)) and after.step == 2 and after.clocks == (2, 1)
-    after, (early,) = rule.on_push(state, Push(1, 0, 2, read=1))
-    assert isinstance(early, Apply) and after.step == 3
 
 
 def ringmaster(pushes, limit):

@@ -15,9 +15,8 @@ def told_apart(order, reads):
     play.go(order)
     store, device = [], []
     for access in play.history:
-        (device if access.kind == "compute" else store).append(
-            (access.kind, access.batch, *access.versions.tolist(), access.safe)
-        )
+        what = access.kind, access.batch, *access.versions.tolist(), access.safe
+        (device if access.kind == "compute" else store).append(what)
     return str((store, device, play.admission))
 
 
@@ -49,17 +48,13 @@ def test_what_a_gap_in_the_timestamps_does():
     early, stale, lost = InThree(Gap(), ("ab", "bc", "ad", "c")).go(order)
     assert str(early) == "early eviction: batch 2 had version -1 of letter 97, and not 0 by batch 0"
     assert str(stale) == str(early).replace("early eviction", "stale read")
-    assert (
-        str(lost)
-        == "lost update: at the end the store has version 3 of letter 97, which was not made from 0 by batch 0"
-    )
+    made = "the store has version 3 of letter 97, which was not made from 0 by batch 0"
+    assert str(lost) == f"lost update: at the end {made}"
 
 
-@pytest.mark.parametrize(
-    "rule", [Gap(), HighMFT(), HighSTE(), OwnMFT(), Forgetful()], ids=lambda rule: type(rule).__name__
-)
-def test_a_cache_that_forgets_too_early(rule):
-    assert first_anomaly(rule) == "early eviction"
+@pytest.mark.parametrize("kind", [Gap, HighMFT, HighSTE, OwnMFT, Forgetful])
+def test_a_cache_that_forgets_too_early(kind):
+    assert first_anomaly(kind()) == "early eviction"
 
 
 def test_no_validation():

@@ -109,32 +109,6 @@ def test_who_is_there_again_is_level_with_the_slowest_and_not_behind_itself(name
     assert joined.clocks == (level, *clocks[1:]) and joined.active == {0, 1, 2}
 
 
-def test_gba_by_hand():
-    """M = 2: tokens 0 0 1 1; three steps late with iota 1 is excluded, and still counts in the divisor."""
-    rule = protocols.get("gba", size=2, iota=1)
-    state, tokens = rule.init(3), []
-    for _ in range(4):
-        state, token = rule.on_start(state, 0)
-        tokens.append(token)
-    assert tokens == [0, 0, 1, 1]
-    for batch in range(4):
-        state, decisions = rule.on_push(state, Push(0, batch // 2, batch))
-        assert bool(decisions) == (batch % 2 == 1)
-    assert state.step == 2
-    state, decisions = rule.on_push(state, Push(1, 0, 4))
-    assert decisions == ()
-    state, (update,) = rule.on_push(state, Push(0, 2, 5))
-    assert update.weights == (0.0, 1.0) and update.divisor == 2
-
-
-def test_sync_shrinks_its_barrier_when_a_worker_leaves():
-    rule = protocols.get("sync")
-    state, decisions = rule.on_push(rule.init(2), Push(0, 0, 0))
-    assert decisions == () and not rule.may_start(state, 0)
-    state, (update,) = rule.on_leave(state, 1)
-    assert update.divisor == 1 and rule.may_start(state, 0)
-
-
 def test_backup_workers_by_hand():
     """Of three workers one is spared: two gradients end a step, and the third comes too late."""
     rule = protocols.get("hop-bw", spare=1)

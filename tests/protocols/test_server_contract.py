@@ -9,7 +9,6 @@ from lib.errors import BadOption
 from lib.protocols import get
 from lib.protocols.baselines import Async
 from lib.protocols.delay import DCASGD, StalenessAware
-from lib.protocols.server_rule import ServerRule
 from lib.store.optim import SGD, Adagrad, Adam
 from tests.toys import Letters, finals, records
 
@@ -83,9 +82,3 @@ def test_gbas_gradients_are_one_step_older_than_it_tolerates_at_most():
     """A token is at least a step old where its gradient is applied."""
     assert [get("gba", iota=iota).max_staleness for iota in (0, 1, 3, 4)] == [1, 2, 4, 5]
     assert get("gba", size=5).max_staleness == float("inf")
-
-
-def test_a_server_rule_that_never_decides_cannot_be_made():
-    kind = type("Mine", (ServerRule,), {"name": "mine", "cite": "none", "blocks": False, "drops": False})
-    with pytest.raises(TypeError, match="on_push"):
-        kind()

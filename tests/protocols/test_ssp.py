@@ -82,19 +82,15 @@ def test_what_is_read_anew_has_the_workers_own_gradients_though_messages_are_lat
 
 def test_a_bound_of_0_is_a_barrier_without_a_cache():
     """Every step then reads anew, as under bounded staleness alone."""
-    runs = [
-        lib.train(CLICKS, rule, VirtualCluster(workers=3, slowdown=0.8), save=False)
-        for rule in (SSP(bound=0), HopBS(bound=0))
-    ]
-    assert_same(*runs)
+    uneven = VirtualCluster(workers=3, slowdown=0.8)
+    assert_same(*(lib.train(CLICKS, kind(bound=0), uneven, save=False) for kind in (SSP, HopBS)))
 
 
 def test_rows_that_the_copy_lacks_are_read_and_all_are_updated_at_once():
     """One worker that reads every third batch, with plain SGD, trains what one does that reads each time."""
     task = workloads.get("ctr-synthetic", samples=16 * 40, **SMALL, **PLAIN)
-    each, third = (
-        finals(records(task, rule, VirtualCluster(workers=1, servers=2))) for rule in (HopBS(bound=2), SSP(bound=2))
-    )
+    there = VirtualCluster(workers=1, servers=2)
+    each, third = (finals(records(task, kind(bound=2), there)) for kind in (HopBS, SSP))
     for shard in range(2):
         rows = [one[f"server{shard}/rows"]["feature"] for one in (each, third)]
         np.testing.assert_array_equal(rows[0].ids, rows[1].ids)
@@ -129,9 +125,8 @@ def test_what_a_lost_worker_had_started_is_issued_and_lost():
     step = 1 / 40
     for at in (4.2, 5.3, 6.6, 7.1):
         dies = Failure(node="worker1", kind="dies", at=at * step, lasts=6 * step)
-        cluster = VirtualCluster(
-            workers=3, worker=Node(flops=CLICKS.work().flops / step), failures=[dies], patience=step
-        )
+        node = Node(flops=CLICKS.work().flops / step)
+        cluster = VirtualCluster(workers=3, worker=node, failures=[dies], patience=step)
         summary = lib.train(CLICKS, SSP(bound=3), cluster, save=False, seed=1).summary
         assert summary["lost"] >= 1 and summary["issued"] == summary["applied"] + summary["lost"]
 

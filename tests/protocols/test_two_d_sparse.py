@@ -1,17 +1,14 @@
-"""2D sparse parallelism: copies of tables that are averaged with their optimiser's state, and the scaled row-wise AdaGrad."""
+"""2D sparse parallelism: copies of tables that are averaged with their state; `test_optim.py` has the scaled AdaGrad."""
 
 from collections import defaultdict
 
 import numpy as np
 import pytest
-import torch
 
 import lib
 from lib import VirtualCluster
-from lib.errors import BadOption
 from lib.protocols import get
 from lib.store.optim import SGD, Adagrad, Adam
-from lib.store.table import Table
 from tests.protocols.test_equivalences import clicks
 from tests.protocols.test_oracles import Forces, force
 from tests.toys import finals, records
@@ -39,9 +36,7 @@ def copies(workload, workers, every):
     return rows, dense
 
 
-@pytest.mark.parametrize(
-    "optimizer", [SGD(lr=1.0), Adagrad(lr=1.0, rowwise=True), Adagrad(lr=1.0, rowwise=True, copies=3)]
-)
+@pytest.mark.parametrize("optimizer", [SGD(lr=1.0), *(Adagrad(lr=1.0, rowwise=True, copies=n) for n in (None, 3))])
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("sigma", [0.0, 1.0])
 def test_2d_sparse_row_by_row(optimizer, every, sigma):
@@ -67,24 +62,6 @@ def test_one_worker_is_sync_and_rows_travel_only_in_their_rounds():
     sent = [run.summary["bytes_by_kind"] for run in runs]
     one, four, nine = (kinds.get("mix rows", 0) for kinds in sent)
     assert one > 2.5 * four > 0 == nine and len({kinds["mix gradients"] for kinds in sent}) == 1
-
-
-def test_scaled_adagrad_divides_the_sum_under_the_root():
-    """Meta's eta / (sqrt(v / c) + eps), in blocks and in slots of a table."""
-    drawn = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
-    for optimizer in (Adagrad(lr=0.3, rowwise=True, copies=8, eps=1e-2), Adagrad(lr=0.3, copies=8, eps=1e-2)):
-        table = Table(4, optimizer, seed=0, scale=0.0)
-        values, state = torch.zeros(3, 4), torch.zeros(3, optimizer.columns(4))
-        expected, v = np.zeros((3, 4)), np.zeros((3, optimizer.columns(4)))
-        for stamp, gradient in enumerate(drawn):
-            optimizer.update(values, state, torch.from_numpy(gradient))
-            table.push(np.arange(3), gradient, stamp, distinct=True)
-            v += (gradient**2).mean(1, keepdims=True) if optimizer.rowwise else gradient**2
-            expected -= 0.3 * gradient / (np.sqrt(v / 8) + 1e-2)
-        np.testing.assert_allclose(values, expected, rtol=1e-5)
-        np.testing.assert_allclose(table.peek(np.arange(3)), expected, rtol=1e-5)
-    with pytest.raises(BadOption, match=r"Adagrad.copies is for rows"):
-        lib.train("quadratic", "sync", VirtualCluster(workers=1), dense_optimizer=Adagrad(lr=0.1, copies=2), save=False)
 
 
 def test_the_state_of_rows_has_its_parts_where_they_are_said_to_be():

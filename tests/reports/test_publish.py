@@ -294,10 +294,7 @@ NOT_LAPTOP = r"`make reproduce PROFILE=laptop` makes them:\nnotebook gba/one was
 UNFIT = [
     (lambda house: change(house, profile="smoke"), NOT_LAPTOP),
     (lambda house: change(house, parameters={"seeds": 1}), "parameters of its own: seeds=1"),
-    (
-        lambda house: (house.reports / "gba" / "one.failed.ipynb").touch(),
-        "notebook gba/one failed when it was last run",
-    ),
+    (lambda house: (house.reports / "gba" / "one.failed.ipynb").touch(), "gba/one failed when it was last run"),
     (lambda house: house.claims(GOOD.replace("0.2", "0.3"), "gba"), r"a\.b was changed since it was judged: the rule"),
     (lambda house: house.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba"), r"claim a\.c was not judged by gba/one"),
     (change_csv, r"gba/one: its page leads to gba/one/auc\.csv, which cannot be read"),

@@ -155,9 +155,8 @@ class TestInABrowser:
         })()"""
         browser.load((REFERENCE / "index.html").as_uri())
         found = browser.value(acts)
-        assert (
-            browser.complaints() == [] and found["first"] == "protocols/gba.html" and found["none"] == "Nothing found."
-        )
+        assert browser.complaints() == []
+        assert found["first"] == "protocols/gba.html" and found["none"] == "Nothing found."
         assert {"sync", "gba", "s-easgd", "hybrid", "ds-sync"} <= {*found["own"]} and "async" not in found["own"]
         assert found["moved"] and found["said"].startswith("async: ") and found["hidden"] == "none"
         assert found["start"] == 0 < found["slow"] < found["equal"] / 2

@@ -16,34 +16,13 @@ from lib.store.spec import CODECS
 Case = dict[str, Any]
 
 WORKLOADS: dict[str, Case] = {
-    "ctr-synthetic": {
-        "batch_size": 8,
-        "vocabulary": 30,
-        "fields": 2,
-        "dim": 2,
-        "hidden": [4],
-        "dense_features": 1,
-        "evaluation_samples": 40,
-    },
-    "kg-synthetic": {
-        "batch_size": 8,
-        "entities": 40,
-        "triples": 200,
-        "relations": 3,
-        "dim": 4,
-        "evaluation_triples": 10,
-    },
-    "quadratic": {"batch_size": 8, "dim": 4},
-    "cifar10-wrn": {
-        "batch_size": 8,
-        "side": 8,
-        "classes": 2,
-        "channels": 1,
-        "noise": 1.0,
-        "evaluation_samples": 20,
-        "norm": "running",
-    },
+    "ctr-synthetic": {"vocabulary": 30, "fields": 2, "dim": 2, "hidden": [4], "dense_features": 1},
+    "kg-synthetic": {"entities": 40, "triples": 200, "relations": 3, "dim": 4, "evaluation_triples": 10},
+    "quadratic": {"dim": 4},
+    "cifar10-wrn": {"side": 8, "classes": 2, "channels": 1, "noise": 1.0, "norm": "running"},
 }
+WORKLOADS = {name: {"batch_size": 8, **options} for name, options in WORKLOADS.items()}
+WORKLOADS["ctr-synthetic"]["evaluation_samples"], WORKLOADS["cifar10-wrn"]["evaluation_samples"] = 40, 20
 """So small that a run takes a tenth of a second."""
 FLOPS = 1e6
 """A worker's operations a second, so few that computing takes longer than a message."""
@@ -96,7 +75,7 @@ PIPELINE = [name for name in ALL if ALL[name].family == "pipeline"]
 @st.composite
 def cases(draw: st.DrawFn, cluster: str = "virtual") -> Case:
     """A run on that cluster."""
-    source = _Draw(draw, cluster)
+    source = Draw(draw, cluster)
     case = source.case()
     if case["workload"] == "ctr-synthetic" and source.chance(LIGHT):
         case["workload"] = "clicks-light"
@@ -130,7 +109,9 @@ def batches(case: Case) -> int:
     return -(-case["samples"] // case["batch_size"])
 
 
-class _Draw:
+class Draw:
+    """The parts of a case, as hypothesis draws them."""
+
     def __init__(self, draw: st.DrawFn, cluster: str):
         self._draw, self._cluster = draw, cluster
 

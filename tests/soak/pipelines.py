@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ from lib.results.run import Run
 from lib.store import table
 from notebooks.oac.anomalies import check_run
 from notebooks.oac.replay import digest_of, serial
-from tests.soak.cases import FLOPS, STEP, WORKLOADS, Case
+from tests.soak.cases import FLOPS, STEP, WORKLOADS, Case, Draw
 
 if TYPE_CHECKING:
     from tests.soak.checks import Finding
@@ -39,16 +39,8 @@ if TYPE_CHECKING:
 @st.composite
 def cases(draw: st.DrawFn, cluster: str = "virtual") -> Case:
     """A pipeline on that cluster."""
-
-    def one(things: Sequence[Any]) -> Any:
-        return draw(st.sampled_from(things))
-
-    def below(first: int, last: int) -> int:
-        return draw(st.integers(first, last - 1))
-
-    def seconds(most: float) -> float:
-        return max(1e-5, float(f"{most * below(0, 51) / 50:.2g}"))
-
+    source = Draw(draw, cluster)
+    one, below, seconds = source.one, source.below, source.seconds
     workload = one(("ctr-synthetic", "kg-synthetic"))
     case: Case = {"protocol": one(("oac", "oac", "oac", "pipelined", "sequential")), "cluster": cluster}
     case |= {"accesses": True, "workload": workload, **WORKLOADS[workload], "seed": below(0, 1000)}

@@ -31,10 +31,8 @@ def test_nobody_is_left_with_an_answer_that_nobody_hears(monkeypatch):
     nobody has heard ends the run as soon as Python collects it, which is now or later."""
     unheard = []
     monkeypatch.setattr(VirtualLoop, "call_exception_handler", lambda loop, context: unheard.append(context["message"]))
-    plan = [
-        {"node": "worker3", "kind": "hangs", "at_batch": 7, "lasts": 0.0029},
-        {"node": "server0", "kind": "dies", "every": 0.06, "lasts": 0.01},
-    ]
+    hangs = {"node": "worker3", "kind": "hangs", "at_batch": 7, "lasts": 0.0029}
+    plan = [hangs, {"node": "server0", "kind": "dies", "every": 0.06, "lasts": 0.01}]
     options = {**SMALL, **WORKLOADS["ctr-synthetic"], "workers": 6, "samples": 369, "slowdown": 2.0, "failures": plan}
     cluster = options.pop("cluster")
     for protocol in ("all-reduce", "s-easgd"):

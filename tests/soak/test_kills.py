@@ -10,7 +10,7 @@ import pytest
 import lib
 from tests.soak import kills
 
-RUN, SHARED, MAPPED, *_ = kills.VICTIMS
+_, SHARED, MAPPED, *_ = kills.VICTIMS
 
 
 @pytest.mark.nightly

@@ -218,9 +218,7 @@ def check_order(case):
     written = Table.write
     with pytest.MonkeyPatch.context() as plant:
         plant.setattr(
-            Table,
-            "write",
-            lambda self, rows, **how: (seen.append(int(rows.stamps[0])), written(self, rows, **how)),
+            Table, "write", lambda self, rows, **how: (seen.append(int(rows.stamps[0])), written(self, rows, **how))
         )
         assert check(case) is None
     return seen[: len(seen) // 3]  # of two runs and the serial one

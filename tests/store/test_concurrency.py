@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from lib.store.optim import SGD, Adagrad
 from lib.store.rows import Rows
 from lib.store.table import Gate, Table
+from tests.store.same_rows import same
 
 DIM = 8
 LARGE = 3000
-
-
-def same(a, b):
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("ids", "values", "state", "stamps"))
 
 
 def at_once(callers, work):
@@ -66,9 +63,8 @@ def act(table, call, ids, number):
     if call == "update":
         return table.push_weighted(ids, block, number, weights=(table.stamps(ids) % 3).astype(np.float32) / 2)
     if call == "write":
-        return table.write(
-            Rows(ids, block, np.abs(block), np.full(ids.size, max(0, number - 2))), newer=number % 2 == 0
-        )
+        stamps = np.full(ids.size, max(0, number - 2))
+        return table.write(Rows(ids, block, np.abs(block), stamps), newer=number % 2 == 0)
     if call == "assign":
         return table.assign(ids, block)
     if call == "read":

@@ -126,6 +126,8 @@ def test_a_row_of_a_full_table_takes_24_bytes_beside_values_and_state(limited, o
         ours.pull(ids if limited else ids % rows)
     assert len(ours) == rows
     assert ours.nbytes <= rows * (4 * columns + 24)
+    bound, free = (Table(16, optimizer, seed=0, max_rows=each).bytes_per_row for each in (rows, None))
+    assert bound - free == 4.5, "four bytes more, for the last look-up, and half a byte of the queue"
     assert 0.8 * rows * ours.bytes_per_row < ours.nbytes <= rows * ours.bytes_per_row + 1024
     assert 50e6 * ours.bytes_per_row < 8e9
 

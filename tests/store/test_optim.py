@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import lib
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
 
@@ -71,6 +72,7 @@ ROWS_ONLY = [
     Adagrad(lr=0.05, after=True, initial=0.1, eps=1e-3),
     SGD(lr=0.5, weight_bound=0.7),
     Adam(lr=0.3, weight_bound=0.9),
+    *(Adagrad(lr=0.3, rowwise=rowwise, copies=8, eps=1e-2) for rowwise in (True, False)),  # the sum over copies
 ]
 
 
@@ -84,7 +86,7 @@ def by_hand(optimizer, start):
             elif isinstance(optimizer, Adagrad):
                 before = state[row].copy()
                 state[row] += (grad * grad).mean() if optimizer.rowwise else grad * grad
-                root = np.sqrt(before if optimizer.after else state[row])
+                root = np.sqrt((before if optimizer.after else state[row]) / (optimizer.copies or 1))
                 values[row] -= optimizer.lr * grad / (root + optimizer.eps)
             else:
                 m, v = state[row, :DIM], state[row, DIM : 2 * DIM]
@@ -116,8 +118,11 @@ def test_slots_and_blocks_equal_a_reference_row_by_row(optimizer):
 
 @pytest.mark.parametrize("optimizer", ROWS_ONLY, ids=repr)
 def test_options_for_rows_are_refused_for_dense_parameters(optimizer):
-    with pytest.raises(BadOption, match=r"is for rows: torch\.optim has no such option"):
+    words = r"is for rows: torch\.optim has no such option"
+    with pytest.raises(BadOption, match=words):
         optimizer.check_dense()
+    with pytest.raises(BadOption, match=words):
+        lib.train("quadratic", "sync", "virtual", workers=1, dense_optimizer=optimizer, save=False)
 
 
 @pytest.mark.parametrize("dim", [1, 3, 4, 15, 16, 17, 20, 36, 64])
@@ -185,18 +190,6 @@ lib.train("ctr-synthetic", "sync", "virtual", samples=200, batch_size=50, save=F
 assert "torch" in sys.modules and "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
-
-
-def test_one_step_by_hand():
-    def step(optimizer, grad):
-        row = np.hstack([np.float32([[1.0]]), optimizer.initial_row_state(1, 1)])
-        optimizer.update_slots(row, np.array([0]), np.float32([[grad]]))
-        return row[0]
-
-    assert step(SGD(lr=0.25), 2) == pytest.approx([0.5])
-    assert step(Adagrad(lr=0.25, initial=5), 2) == pytest.approx([1 - 0.25 * 2 / 3, 9])
-    # the first step of Adam is the learning rate, whatever the gradient
-    assert step(Adam(lr=0.25), 2) == pytest.approx([0.75, 0.2, 0.004, 1])
 
 
 @pytest.mark.parametrize(

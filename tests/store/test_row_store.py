@@ -13,6 +13,7 @@ from lib.store.rows import ByGroup, Uniform
 from lib.store.shared_memory import SharedTable
 from lib.store.spec import Int8, RowStore, ScaledFp16
 from lib.training.train import Job
+from tests.store.same_rows import same
 
 SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False}
 
@@ -24,10 +25,7 @@ SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False
         ({"max_rows": 2.5}, "store: max_rows must be a whole number, not 2.5"),
         ({"locking": "all"}, "store: locking must be 'table' or 'none', not 'all'"),
         ({"shared_memory": 1}, "store: shared_memory must be true or false, not 1"),
-        (
-            {"shared_memory": True, "mapped": "rows"},
-            "store.shared_memory and store.mapped are two places for one table",
-        ),
+        ({"shared_memory": True, "mapped": "rows"}, "store.shared_memory and store.mapped are two places for one"),
         ({"journal": False}, "store.journal would change nothing: it is of tables in shared memory, or mapped"),
         ({"placement": "hash"}, "store: placement must be 'uniform', 'hashed', 'by-group' or 'by-cost', not 'hash'"),
         ({"rows": "fp8"}, "store: rows.name: no codec is called 'fp8'; did you mean"),
@@ -78,8 +76,6 @@ def test_a_limit_shows_in_a_run():
     bounded = lib.train("ctr-synthetic", "async", "virtual", **SMALL, **{"store.max_rows": 40}, keep=True)
     assert bounded.digest != plain.digest
     assert len(bounded.model.rows["feature"]) == 40
-    shared = lib.train("ctr-synthetic", "async", "virtual", store=RowStore(shared_memory=True), **SMALL)
-    assert shared.digest == plain.digest
 
 
 def test_a_pipeline_over_rows_on_a_disk(tmp_path):
@@ -105,22 +101,13 @@ def plain():
     return sync()
 
 
-@pytest.mark.parametrize(
-    "store",
-    [
-        {"placement": "by-group"},
-        {"placement": "by-cost"},
-        {"ids": "entries"},
-        {"ids": "samples"},
-        {"locking": "none"},
-        {"shared_memory": True},
-    ],
-    ids=str,
-)
-def test_where_rows_lie_and_how_they_are_asked_for_changes_no_number(plain, store):
-    other = sync(**store)
-    for mine, theirs in ((plain.model.rows["feature"], other.model.rows["feature"]),):
-        assert all(np.array_equal(getattr(mine, n), getattr(theirs, n)) for n in ("ids", "values", "state", "stamps"))
+WAYS = [("placement", "by-group"), ("placement", "by-cost"), ("ids", "entries"), ("ids", "samples")]
+
+
+@pytest.mark.parametrize("option, value", [*WAYS, ("locking", "none"), ("shared_memory", True)])
+def test_where_rows_lie_and_how_they_are_asked_for_changes_no_number(plain, option, value):
+    other = sync(**{option: value})
+    assert same(plain.model.rows["feature"], other.model.rows["feature"])
     assert np.array_equal(plain.model.dense["values"], other.model.dense["values"])
 
 
@@ -132,56 +119,48 @@ def test_groups_lie_on_one_server_or_are_packed():
         plan = plan.staged_run.plan
         batches = [plan.batch(index).ids["feature"] for index in range(8)]
         owners = [plan.placement.shard_of("feature", ids) for ids in batches]
-        groups = {
-            g: set(np.concatenate([o[ids >> 48 == g] for o, ids in zip(owners, batches, strict=True)]))
-            for g in range(3)
-        }
-        assert max(map(len, groups.values())) == (3 if placement == "uniform" else 1)
-        counts[placement] = np.bincount(np.concatenate(owners), minlength=3)
+        ids, owner = np.concatenate(batches), np.concatenate(owners)
+        assert max(len({*owner[ids >> 48 == group]}) for group in range(3)) == (3 if placement == "uniform" else 1)
+        counts[placement] = np.bincount(owner, minlength=3)
     assert counts["by-group"].max() > counts["by-cost"].max()
 
 
-@pytest.mark.parametrize(("codec", "numbers", "norms"), [("fp16", 2, 0), ("scaled-fp16", 2, 4), ("int8", 1, 4)])
-def test_codecs_show_in_bytes_and_little_in_the_model(plain, codec, numbers, norms):
+@pytest.mark.parametrize(
+    "codec, numbers, norms, most", [("fp16", 2, 0, 0.002), ("scaled-fp16", 2, 4, 0.002), ("int8", 1, 4, 0.2)]
+)
+def test_codecs_show_in_bytes_and_little_in_the_model(plain, codec, numbers, norms, most):
     coded = sync(rows=codec, gradients=codec)
     dim = plain.model.rows["feature"].values.shape[1]
     rows = plain.summary["bytes_by_kind"]["pull rows"] // (4 * dim)
     assert coded.summary["bytes_by_kind"]["pull rows"] == rows * (numbers * dim + norms)
     assert coded.summary["bytes_by_kind"]["push rows"] == rows * (8 + numbers * dim + norms)
+    assert coded.summary["bytes_by_kind"]["push dense"] == plain.summary["bytes_by_kind"]["push dense"]
     assert coded.summary["virtual_seconds"] < plain.summary["virtual_seconds"]
     mine, theirs = (run.model.rows["feature"].values for run in (plain, coded))
-    assert not np.array_equal(mine, theirs) and np.abs(mine - theirs).mean() < 0.2 * np.abs(mine).mean()
+    assert not np.array_equal(mine, theirs) and np.abs(mine - theirs).mean() < most * np.abs(mine).mean()
 
 
 def test_ids_show_in_bytes(plain):
-    asked = {form: sync(ids=form).summary["bytes_by_kind"]["pull ids"] for form in ("distinct", "entries", "samples")}
+    kinds = {form: sync(ids=form).summary["bytes_by_kind"] for form in ("distinct", "entries", "samples")}
+    asked = {form: moved.pop("pull ids") for form, moved in kinds.items()}
+    assert kinds["distinct"] == kinds["entries"] == kinds["samples"], "nothing else changes"
     fields = 3000 * 26 * 8
     assert asked["distinct"] == plain.summary["bytes_by_kind"]["pull ids"] < asked["samples"]
     assert asked["entries"] % 8 == 0 and asked["samples"] < asked["entries"] <= fields
 
 
 @pytest.mark.parametrize(
-    ("protocol", "options", "message"),
+    ("workload", "protocol", "options", "message"),
     [
-        ("ds-sync", {"store.rows": "fp16"}, "store.rows would change nothing: ds-sync keeps rows with each worker"),
-        ("ds-sync", {"store.locking": "none"}, "store.locking would change nothing: ds-sync"),
-        (
-            "gba",
-            {"store.pooling": "server"},
-            "store.pooling would change nothing: no field of 'ctr-synthetic' has several",
-        ),
-        ("gba", {"store": 3}, "train: store must be RowStore's fields, such as {max_rows: ..., locking: ...}, not 3"),
+        ("ctr-synthetic", "ds-sync", {"store.rows": "fp16"}, "rows would change nothing: ds-sync keeps rows with each"),
+        ("ctr-synthetic", "ds-sync", {"store.locking": "none"}, "locking would change nothing: ds-sync"),
+        ("ctr-synthetic", "gba", {"store.pooling": "server"}, "pooling .* no field of 'ctr-synthetic' has several"),
+        ("ctr-synthetic", "oac", {"store": RowStore(placement="by-group")}, "placement .* oac has one host store"),
+        ("quadratic", "gba", {"store": RowStore(max_rows=3)}, "max_rows would .*: 'quadratic' has no tables"),
+        ("ctr-synthetic", "gba", {"store": 3}, "store must be RowStore's fields, such as {max_rows: .*}, not 3"),
+        ("ctr-synthetic", "gba", {"store.max_row": 40}, "store has no option 'max_row'; did you mean 'max_rows'"),
     ],
 )
-def test_what_a_family_cannot_honour_is_refused(protocol, options, message):
-    with pytest.raises(BadOption, match=message):
-        lib.train("ctr-synthetic", protocol, "virtual", **SMALL, **options)
-
-
-def test_other_refusals():
-    with pytest.raises(BadOption, match=r"store.placement would change nothing: oac has one host store"):
-        lib.train("ctr-synthetic", "oac", "virtual", samples=500, save=False, store=RowStore(placement="by-group"))
-    with pytest.raises(BadOption, match=r"store.max_rows would change nothing: 'quadratic' has no tables"):
-        lib.train("quadratic", "gba", "virtual", samples=500, save=False, store=RowStore(max_rows=3))
-    with pytest.raises(UnknownOption, match="store has no option 'max_row'; did you mean 'max_rows'"):
-        lib.train("ctr-synthetic", "gba", "virtual", **SMALL, **{"store.max_row": 40})
+def test_what_cannot_be_honoured_is_refused(workload, protocol, options, message):
+    with pytest.raises((BadOption, UnknownOption), match=message):
+        lib.train(workload, protocol, "virtual", samples=500, save=False, **options)

@@ -18,11 +18,12 @@ from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
 from lib.store.shared_memory import SharedTable, remove, remove_orphans
 from lib.store.table import Table
+from tests.store.same_rows import same
 from tests.store.test_segments import in_a_child, killed
 
 pytestmark = pytest.mark.usefixtures("own_memory")
 
-WIDTH, DIM, OPTIMIZER = 8, 4, Adagrad(lr=0.1)
+DIM, OPTIMIZER = 4, Adagrad(lr=0.1)
 NAME = "test"
 
 
@@ -38,11 +39,6 @@ def shared(name, **options):
 
 def private(**options):
     return Table(DIM, OPTIMIZER, seed=1, capacity=8, **options)
-
-
-def same(a, b):
-    a, b = a.export(), b.export()
-    return all(np.array_equal(getattr(a, field), getattr(b, field)) for field in ("ids", "values", "state", "stamps"))
 
 
 def act(table, number):

@@ -158,10 +158,7 @@ class SharedTableAgainstDictionary(TableAgainstDictionary):
         super().teardown()
         self.table.close(remove=True)
 
-    @rule(
-        ids=IDS,
-        place=st.sampled_from([(kernels, "insert"), (kernels, "step"), (Segment, "commit")]),
-    )
+    @rule(ids=IDS, place=st.sampled_from([(kernels, "insert"), (kernels, "step"), (Segment, "commit")]))
     def kill(self, ids, place):
         self.table.close(remove=False)
         child = os.fork()

@@ -15,11 +15,8 @@ def test_by_hand():
     ids, where = batch([[7, 5, 5], [9, 5, 7]])  # bags of one and of two columns
     assert ids.tolist() == [7, 5, 9]
     whole = Bags.of(ids, where, (1, 2), slice(None))
-    assert (whole.entries.tolist(), whole.bags.tolist(), whole.counts.tolist()) == (
-        [7, 5, 5, 9, 5, 7],
-        [0, 1, 2, 3],
-        [1, 2, 1, 2],
-    )
+    assert whole.entries.tolist() == [7, 5, 5, 9, 5, 7]
+    assert (whole.bags.tolist(), whole.counts.tolist()) == ([0, 1, 2, 3], [1, 2, 1, 2])
     assert nbytes(whole) == 6 * 8 + 4 * 4 + 4 * 2
     distinct, positions = whole.distinct()
     rows = np.float32([[1, 10], [2, 20], [4, 40]])  # of 7, 5 and 9
@@ -67,9 +64,8 @@ SMALL = {**CLICKS, "hidden": (8,), "evaluation_samples": 400, "network": "dlrm",
 
 def train(protocol, cluster=lib.VirtualCluster, workers=3, **store):
     workload, there = lib.workloads.get("ctr-synthetic", **SMALL), cluster(workers=workers, servers=2)
-    return lib.train(
-        workload, protocol, there, seed=3, store=lib.RowStore(**store), save=False, checkpoint_every=300
-    ).summary
+    options = {"seed": 3, "store": lib.RowStore(**store), "save": False, "checkpoint_every": 300}
+    return lib.train(workload, protocol, there, **options).summary
 
 
 @pytest.mark.parametrize("protocol", ["gba", "s-easgd", "async", "bsp"])

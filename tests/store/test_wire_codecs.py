@@ -61,10 +61,8 @@ def test_nan_and_infinities_are_defined_and_touch_no_other_number(name, block):
 
 def test_half_precision_is_the_hardwares():
     """Every pattern of bits in the upper 16 and a spread of the lower: equal to torch's conversion, clamped."""
-    words = (np.arange(2**16, dtype=np.uint32) << 16)[:, None] | np.array(
-        [0, 1, 0x1000, 0x1001, 0x2FFF, 0xFFFF], np.uint32
-    )
-    block = words.view(np.float32)
+    low = np.array([0, 1, 0x1000, 0x1001, 0x2FFF, 0xFFFF], np.uint32)
+    block = ((np.arange(2**16, dtype=np.uint32) << 16)[:, None] | low).view(np.float32)
     known = ~np.isnan(block)
     expected = torch.from_numpy(block.copy()).clamp(-HALF_MAX, HALF_MAX).half().numpy()
     coded = Fp16().encode(block)

@@ -45,13 +45,8 @@ def test_each_server_reads_the_ids_that_it_was_asked_for(form, raw, shards, seed
         assert np.array_equal(decode_ids(form, message), ids[mine])
         if form == "samples":  # lossless: the map says which sample has which id
             pairs = zip(np.repeat(message.ids, message.counts).tolist(), message.samples.tolist(), strict=True)
-            of = {
-                (number, sample)
-                for sample, row in enumerate(raw)
-                for number in row
-                if number in set(ids[mine].tolist())
-            }
-            assert set(pairs) == of
+            own = set(ids[mine].tolist())
+            assert set(pairs) == {(number, at) for at, row in enumerate(raw) for number in row if number in own}
 
 
 def test_indices_of_a_large_batch_are_wider_and_counts_are_what_they_must_be():

@@ -1,6 +1,13 @@
-"""Gradients of a model against differences of what it gives."""
+"""What tests of models share: gradients against differences of what a model gives, and rows of zeros."""
 
+import numpy as np
 import torch
+
+
+def zero_rows(workload, seed):
+    """For an evaluation."""
+    ids = workload.evaluation_ids(seed)
+    return {name: np.zeros((len(ids[name]), spec.dim), np.float32) for name, spec in workload.tables().items()}
 
 
 def check_gradients(model, batch, dim=1, loss=False, of=lambda name: True):

@@ -13,19 +13,8 @@ from lib.tasks.behaviours import (
 from lib.tasks.clicks_stream import FIELD_SHIFT, ClickStream
 
 SHOP = Catalogue(topics=5, per_topic=8, exponent=0.8, length=6, novelty=1.5)
-PROFILE = ClickStream(
-    fields=2,
-    vocabulary=30,
-    exponent=1.0,
-    dense_features=1,
-    rank=0,
-    first_order=0.5,
-    cross=0.0,
-    linear=0.2,
-    drift=0.1,
-    base_rate=0.2,
-    world=0,
-)
+SHAPE = {"fields": 2, "vocabulary": 30, "exponent": 1.0, "dense_features": 1, "rank": 0, "world": 0}
+PROFILE = ClickStream(**SHAPE, first_order=0.5, cross=0.0, linear=0.2, drift=0.1, base_rate=0.2)
 CLICKS = BehaviourStream(profile=PROFILE, catalogue=SHOP, affinity=3.0)
 
 
@@ -86,9 +75,7 @@ def test_only_agreement_with_real_behaviours_moves_the_logit():
     assert moved[drawn.behaviours == 0] == pytest.approx(0, abs=1e-9) and moved.max() == pytest.approx(3.0, abs=1e-9)
     topics = (drawn.ids & (2**FIELD_SHIFT - 1))[:, 3:16:2]
     two = drawn.behaviours == 2
-    weights = (
-        (topics[:, 1:3] == topics[:, :1]) @ np.array([0.8, 1.0]) / 1.8
-    )  # the older counts four fifths of the newer
+    weights = (topics[:, 1:3] == topics[:, :1]) @ np.array([0.8, 1.0]) / 1.8  # the older counts four fifths
     np.testing.assert_allclose(moved[two], 3.0 * weights[two], atol=1e-9)
 
 

@@ -159,7 +159,6 @@ def test_threads_capture_each_for_themselves():
 
 def test_all_steps_of_one_form_are_captured_but_the_first_two():
     task = workloads.get("quadratic", samples=100, batch_size=1)
-    run = train(
-        task, "sequential" if task.tables() else "all-reduce", VirtualCluster(workers=1, captured=True), save=False
-    )
+    protocol = "sequential" if task.tables() else "all-reduce"
+    run = train(task, protocol, VirtualCluster(workers=1, captured=True), save=False)
     assert (run.summary["steps_captured"], run.summary["issued"]) == (98, 100)

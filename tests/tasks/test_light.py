@@ -109,14 +109,10 @@ def test_every_family_trains_it(protocol, cluster, by_hand):
     assert trained(protocol, cluster).summary["auc"] > 0.5 and len(by_hand) >= 40
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"embedding_workers": 2},
-        {"pooling": [1] * 7 + [2], "store.pooling": "server"},
-        {"pooling": [2] * 8, "embedding_workers": 1},
-    ],
-)
+SUMMED = [{"pooling": [1] * 7 + [2], "store.pooling": "server"}, {"pooling": [2] * 8, "embedding_workers": 1}]
+
+
+@pytest.mark.parametrize("options", [{"embedding_workers": 2}, *SUMMED])
 def test_with_nodes_that_look_rows_up_and_sum_them(options, by_hand):
     """Where others sum the rows, a model sees sums, and its gradients are its own again."""
     assert np.isfinite(trained("gba", servers=2, **options).summary["auc"]) and len(by_hand) == 40
@@ -124,18 +120,9 @@ def test_with_nodes_that_look_rows_up_and_sum_them(options, by_hand):
 
 @pytest.mark.parametrize("hidden", [[16], []])
 def test_it_comes_near_what_can_be_known(hidden):
-    run = lib.train(
-        "clicks-light",
-        "sync",
-        "virtual",
-        workers=1,
-        samples=64 * 2_500,
-        hidden=hidden,
-        vocabulary=500,
-        evaluation_samples=10_000,
-        save=False,
-    )
-    assert run.summary["auc_ceiling"] - 0.03 < run.summary["expected_auc"] < run.summary["auc_ceiling"]
+    size = {"samples": 64 * 2_500, "vocabulary": 500, "evaluation_samples": 10_000}
+    found = trained("sync", workers=1, hidden=hidden, **size).summary
+    assert found["auc_ceiling"] - 0.03 < found["expected_auc"] < found["auc_ceiling"]
 
 
 def test_what_it_is_not():

@@ -61,9 +61,7 @@ def test_rows_beyond_the_end_and_other_folders_are_errors(clicks, triples, tmp_p
     with pytest.raises(BadOption, match=r"there is no .*manifest.json"):
         Partitions(tmp_path)
     (tmp_path / "raw.csv").write_text("click,a\n1,2\n")
-    with pytest.raises(
-        BadOption, match=r"raw.csv is a file; expected a folder .*data_prep clicks .*raw.csv FOLDER --label"
-    ):
+    with pytest.raises(BadOption, match=r"raw.csv is a file; expected a folder .*data_prep clicks .*FOLDER --label"):
         Partitions(tmp_path / "raw.csv")
 
 
@@ -264,9 +262,8 @@ def test_a_folder_that_is_prepared_anew_is_another_run(tmp_path, reports):
     data = clicks_folder(tmp_path / "data")
     options = {"data": data, "samples": 64, "batch_size": 16}
     first = lib.train("criteo-deepfm", "sync", VirtualCluster(workers=1), **options)
-    assert len(list((reports / "runs").iterdir())) == 1 and [
-        len(each) for each in first.provenance["files"].values()
-    ] == [64]
+    assert len(list((reports / "runs").iterdir())) == 1
+    assert [len(each) for each in first.provenance["files"].values()] == [64]
     manifest = tmp_path / "data" / "manifest.json"
     facts = sealed.load(manifest)
     manifest.write_text(sealed.text(json.loads(json.dumps(facts).replace('"x"', '"y"'))))

@@ -8,9 +8,8 @@ from lib.tasks.quadratic import Quadratic
 
 
 def test_value_and_gradient_by_hand():
-    model = Quadratic(
-        matrix=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), optimum=torch.tensor([1.0, 1.0]), start=torch.tensor([2.0, 3.0])
-    )
+    matrix = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    model = Quadratic(matrix=matrix, optimum=torch.ones(2), start=torch.tensor([2.0, 3.0]))
     noise = np.array([[1.0, 0.0], [0.0, -1.0]], np.float32)
     batch = Batch.of(index=0, size=2, raw={}, features={"noise": noise}).to(torch.device("cpu"))
     scores = model(batch, {})

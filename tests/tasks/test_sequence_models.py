@@ -25,10 +25,7 @@ def dien_batch():
 @pytest.fixture
 def tube_batch():
     watched = np.random.default_rng(1).integers(20, size=(3, 1 + 3))
-    features = {
-        "behaviours": np.array(COUNTS),
-        "log_chance": np.log(np.array([0.5, 0.25, 0.1, 0.5, 0.05], np.float32)),
-    }
+    features = {"behaviours": np.array(COUNTS), "log_chance": np.log(np.array([0.5, 0.25, 0.1, 0.5, 0.05], np.float32))}
     raw = {TABLE: watched, ITEM: np.array([7, 8, 9, 7, 6])}  # the first negative is the first sample's next item
     return Batch.of(index=0, size=3, raw=raw, features=features).to(torch.device("cpu"))
 

@@ -47,7 +47,7 @@ def days(run):
     return dict(zip(found["day"].astype(int), found["auc"], strict=True))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", one_of_each_composition(ALL))
 def test_looking_at_a_model_does_not_train_it(name):
     once, often, daily = (train(name, evaluations) for evaluations in (1, 4, "daily"))
     assert learnt(once) == learnt(often) == learnt(daily)
@@ -132,11 +132,6 @@ def test_marks_are_told_once_in_their_order():
     marks = [EvalPoint(10, None), EvalPoint(20, None), EvalPoint(30, 1), EvalPoint(40, 2)]
     told = [pop_reached(marks, samples) for samples in (9, 25, 25, 99)]
     assert told == [[], [EvalPoint(20, None)], [], [EvalPoint(30, 1), EvalPoint(40, 2)]]
-
-
-def test_a_workload_without_days_says_so():
-    with pytest.raises(BadOption, match="'quadratic' has no days"):
-        train("sync", "daily", lib.workloads.get("quadratic"))
 
 
 def test_a_days_samples_are_those_of_that_day():

@@ -39,12 +39,8 @@ def families():
     return train(FAMILIES)
 
 
-OTHERS = [
-    (FAMILIES, {"evaluations": "daily", "keep": True}),
-    ("gba", {"evaluations": "daily"}),
-    (SECONDS, {}),
-    (CHOICE, {}),
-]
+DAILY = {"evaluations": "daily"}
+OTHERS = [(FAMILIES, {**DAILY, "keep": True}), ("gba", DAILY), (SECONDS, {}), (CHOICE, {})]
 AFTER = (4, 20, 33, 55)
 
 

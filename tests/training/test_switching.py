@@ -171,17 +171,6 @@ def test_workers_may_die_in_any_leg(when, comes_back):
 # From day to day
 
 
-def test_daily_evaluations_are_of_the_next_day():
-    run = train("sync", evaluations="daily")
-    daily = run.history.dropna(subset=["auc"])
-    assert daily["day"].tolist() == [1, 2, 3, 4]
-    assert daily["samples"].tolist() == [256, 384, 640, 768]  # a step of 128, so that two of the days end within one
-    assert daily["auc"].iloc[-1] == run.summary["auc"] and daily["auc"].nunique() == 4
-    # Six batches a day are three whole steps of two equal workers: pausing between them changes nothing.
-    two = lib.VirtualCluster(workers=2)
-    assert train("sync", two, evaluations="daily").summary["auc"] == train("sync", two).summary["auc"]
-
-
 def test_a_run_starts_from_anothers_model(reports):
     base = train(Schedule(phases=(Phase(protocol="sync", until_day=2),)), keep=True, save=True)
     again = train(Schedule(phases=(Phase(protocol="sync", until_day=2),)), keep=True, save=True)

@@ -109,14 +109,12 @@ def test_a_timing_run_is_another_run_and_is_saved_as_one(reports):
     assert len({*digests, both("gba", seed=2, **CLUSTER)[1].digest}) == 3
 
 
+OF_A_MODEL = [("evaluations", 4), ("evaluations", "daily"), ("keep", True)]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
-    [
-        ({"cluster": "local"}, "virtual time"),
-        ({"evaluations": 4}, "evaluations"),
-        ({"evaluations": "daily"}, "evaluations"),
-        ({"keep": True}, "keep"),
-    ],
+    [({"cluster": "local"}, "virtual time"), *(({name: value}, name) for name, value in OF_A_MODEL)],
 )
 def test_what_needs_a_model_is_refused(options, named):
     with pytest.raises(BadOption, match=named):
