@@ -123,9 +123,8 @@ def test_uneven_data_ends_well_in_every_shape(name, kind, workers, servers, batc
     small = {"batch_size": 48, "fields": 2, "vocabulary": 9, "hidden": (4,)}
     workload = workloads.get("ctr-synthetic", samples=48 * (batches - 1) + rest, **small)
     options = {"slowdown": slowdown} if kind == "virtual" else {"threads": 4}
-    rule = get(name)
-    if hasattr(rule, "every"):  # there may be one step, and it is to mix
-        rule = replace(rule, every=1)
+    rule, mixes = get(name), {"every": 1, "distance": 0.0}  # there may be one step, and it is to mix
+    rule = replace(rule, **{option: value for option, value in mixes.items() if hasattr(rule, option)})
     run = lib.train(workload, rule, KINDS[kind](workers=workers, servers=servers, **options), save=False)
     owes(run, workload, "virtual" if kind == "virtual" else "wall")
 
