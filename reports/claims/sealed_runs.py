@@ -15,16 +15,20 @@ from reports.claims import dependencies
 from reports.claims.loading import load
 
 
-def draw(paper: str, again: bool = False) -> int:
+def draw(name: str, again: bool = False) -> int:
     """Record that the sealed seeds of a paper's committed rules are drawn, and return their first.
 
-    With `again`, an interrupted run goes on with the seeds that it drew.
+    With `again`, an interrupted run goes on with the seeds that it drew, also with one page of the paper.
     """
     from lib.results.provenance import commit
 
     papers = sorted({claim.folder for claim in load().values()} - {""})
-    if paper not in papers:
-        raise BadOption(f"{paper!r} is no paper with claims; a sealed run is of all of a paper's: {', '.join(papers)}")
+    paper, _, page = name.partition("/")
+    if paper not in papers or (page and not again):
+        goes_on = "; with --resume one page goes on with its paper's" if page else ""
+        raise BadOption(
+            f"{name!r} is no paper with claims; a sealed run is of all of a paper's: {', '.join(papers)}{goes_on}"
+        )
     present = commit()
     if present is None or present.endswith("+"):
         advice = "commit what `git status` shows first"
@@ -35,6 +39,8 @@ def draw(paper: str, again: bool = False) -> int:
     same = [record for record in before if record["rules"] == rules]
     if same and again:
         return same[0]["first"]
+    if page:
+        raise BadOption(f"no seeds were drawn for today's rules of {paper}, so no page can go on with them")
     first = same[0]["first"] if same else SEALED[BLOCK * len({record["rules"] for record in before})]
     record = {"paper": paper, "rules": rules, "commit": present, "first": first, "time": len(same) + 1}
     text = json.dumps(record, indent=1) + "\n"

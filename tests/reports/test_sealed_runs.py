@@ -39,6 +39,15 @@ def test_a_run_that_goes_on_draws_nothing_anew(repository):
     assert len(sealed_runs.records("gba")) == 1
 
 
+def test_one_page_goes_on_with_what_its_paper_drew(repository):
+    repository.commit(GOOD)
+    with pytest.raises(BadOption, match="no seeds were drawn for today's rules of gba"):
+        sealed_runs.draw("gba/one", again=True)
+    assert sealed_runs.records("gba") == []
+    assert sealed_runs.draw("gba") == sealed_runs.draw("gba/one", again=True) == SEALED.start
+    assert len(sealed_runs.records("gba")) == 1
+
+
 def test_what_is_not_committed_is_not_sealed(repository):
     repository.commit(GOOD)
     repository.claims(GOOD.replace("0.2", "0.25"), "gba")
@@ -52,7 +61,8 @@ def test_a_sealed_run_is_of_a_whole_paper_as_it_is_published(repository, capsys)
     for words in (["gba/one", "--profile", "laptop"], ["gba"], ["gba", "--profile", "laptop", "-p", "rate=0.1"]):
         assert main(["run", *words, "--sealed"]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "error: 'gba/one' is no paper with claims; a sealed run is of all of a paper's: gba"
+    whole = "error: 'gba/one' is no paper with claims; a sealed run is of all of a paper's: gba"
+    assert said[0] == f"{whole}; with --resume one page goes on with its paper's"
     assert (
         said[1:] == ["error: a sealed run is what is published: at laptop or full, without parameters of its own"] * 2
     )
