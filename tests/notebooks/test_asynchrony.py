@@ -30,12 +30,12 @@ def test_a_law_finds_the_powers_that_were_put_in_and_foretells_what_it_has_not_s
     assert found.powers == pytest.approx({"moved": 1.4, "updates": -0.3}, abs=0.02)
     assert found.scale == pytest.approx(0.0, abs=0.1)
     unseen = law.cells(costs(1.0, 1.4, -0.3, distances=(1.5,), updates=(10_000,), larger=8.0, noise=1e-3))
-    told = law.predict({"servers": found}, unseen, np.full(len(unseen), 0.5))
-    assert told["predicted"].to_numpy() == pytest.approx(unseen["cost"].to_numpy() + 0.5, rel=0.01)
-    told = law.predict({"servers": found}, unseen, np.zeros(len(unseen)))
-    assert told["predicted"].to_numpy() == pytest.approx(unseen["cost"].to_numpy(), rel=0.1)
-    assert told["inside"].all() and told["collapsed"].tolist() == (unseen["cost"] >= 0.02).tolist()
-    wrong = unseen.assign(low=2 * told["predicted"], high=3 * told["predicted"])
+    cells = law.predict({"servers": found}, unseen, np.full(len(unseen), 0.5))
+    assert cells["predicted"].to_numpy() == pytest.approx(unseen["cost"].to_numpy() + 0.5, rel=0.01)
+    cells = law.predict({"servers": found}, unseen, np.zeros(len(unseen)))
+    assert cells["predicted"].to_numpy() == pytest.approx(unseen["cost"].to_numpy(), rel=0.1)
+    assert cells["inside"].all() and cells["collapsed"].tolist() == (unseen["cost"] >= 0.02).tolist()
+    wrong = unseen.assign(low=2 * cells["predicted"], high=3 * cells["predicted"])
     assert not law.predict({"servers": found}, wrong, np.zeros(len(wrong)))["inside"].any()
 
 
@@ -60,8 +60,8 @@ def test_replicas_with_rows_lose_less_at_a_larger_rate():
 
 def test_a_law_is_held_against_nothing_and_against_the_last_length():
     """Per mille: 10 was lost after 100 updates, 4 to 6 after 1,000, and the law has 5."""
-    told = {"way": "a", "family": "servers", "protocol": "gba", "rate": 1, "distance": 1, "rows": 0.01, "larger": 1.0}
-    there = pd.DataFrame([told | {"updates": 100, "cost": 0.01}, told | {"updates": 1000, "cost": 0.005}])
+    cells = {"way": "a", "family": "servers", "protocol": "gba", "rate": 1, "distance": 1, "rows": 0.01, "larger": 1.0}
+    there = pd.DataFrame([cells | {"updates": 100, "cost": 0.01}, cells | {"updates": 1000, "cost": 0.005}])
     there = there.assign(low=there["cost"] - 0.001, high=there["cost"] + 0.001)
     made = law.Law(np.log(0.5), {"moved": 1.0, "updates": 0.0}, {})
     short, long = law.predict({"servers": made}, there, np.zeros(2)).to_dict("records")
@@ -89,9 +89,9 @@ def test_the_stable_rate_is_where_a_curvature_begins_to_swing(old, momentum):
 
 
 def test_a_collapse_begins_between_the_rates_that_were_tried():
-    told = {"updates": 300, "seed": 0, "distance": 0.5, "larger": 8.0}
-    sync = [told | {"way": "sync", "rate": rate, "auc": auc} for rate, auc in ((1, 0.8), (3, 0.79), (9, 0.77))]
-    gba = [told | {"way": "gba", "rate": rate, "auc": auc} for rate, auc in ((1, 0.8), (3, 0.799), (9, 0.798))]
+    cells = {"updates": 300, "seed": 0, "distance": 0.5, "larger": 8.0}
+    sync = [cells | {"way": "sync", "rate": rate, "auc": auc} for rate, auc in ((1, 0.8), (3, 0.79), (9, 0.77))]
+    gba = [cells | {"way": "gba", "rate": rate, "auc": auc} for rate, auc in ((1, 0.8), (3, 0.799), (9, 0.798))]
     found = law.collapse_rates(pd.DataFrame([*sync, *gba])).set_index("way")
     assert found["begins"].to_dict() == {"sync": pytest.approx(3 * np.sqrt(3)), "gba": np.inf}
     assert found["age"].tolist() == [4, 4]
@@ -103,9 +103,9 @@ def test_what_smaller_updates_cost_is_what_they_cost_one_worker():
     control = control.assign(cost=[0.002, 0.004, 0.006, 0.010, 0.002])
     places = [(100, 1, 8), (316.2278, 1, 8), (100, 3**0.5, 8), (1000, 9, 8), (16_000, 1, 8), (100, 3, 1), (100, 1, 4)]
     there = pd.DataFrame(places, columns=["updates", "rate", "larger"])
-    told = law.smaller_updates(there, control)
-    assert told[:-1] == pytest.approx([0.002, 0.003, 0.004, 0.010, 0.001, 0])
-    assert np.isnan(told[-1]), "of updates of another size nothing is known"
+    cells = law.smaller_updates(there, control)
+    assert cells[:-1] == pytest.approx([0.002, 0.003, 0.004, 0.010, 0.001, 0])
+    assert np.isnan(cells[-1]), "of updates of another size nothing is known"
     rising = control[control["updates"] < 4000]
     assert law.smaller_updates(there[4:5], rising) == pytest.approx([0.004]), "they cost no more than they did"
 
@@ -154,11 +154,13 @@ def test_the_part_that_makes_smaller_updates_may_have_a_smaller_rate():
 def test_a_way_that_was_tuned_has_its_own_rates_and_is_held_against_its_base_at_its():
     rates = {("sync", 8): {"rows": 0.003, "dense": 0.01}, ("async", 8): {"rows": 0.001, "dense": 0.003}}
     data, runs = asynchrony.measure(asynchrony.pairs(("async", "gba"), (8,), (0, 1), (3,)), rates)
-    told = data.set_index(["way", "seed"])
-    assert told["rows"].groupby("way").first().to_dict() == pytest.approx({"sync": 0.009, "async": 0.003, "gba": 0.009})
+    cells = data.set_index(["way", "seed"])
+    assert cells["rows"].groupby("way").first().to_dict() == pytest.approx(
+        {"sync": 0.009, "async": 0.003, "gba": 0.009}
+    )
     assert [run.provenance["workload"]["dense_optimizer"]["lr"] for run in runs[2:4]] == pytest.approx([0.009, 0.009])
-    for way, seed in told.index:
-        assert told["cost"][way, seed] == told["auc"]["sync", seed] - told["auc"][way, seed]
+    for way, seed in cells.index:
+        assert cells["cost"][way, seed] == cells["auc"]["sync", seed] - cells["auc"][way, seed]
 
 
 def test_a_blind_setting_is_the_commits_alone_and_inside_the_range():
@@ -185,9 +187,9 @@ def test_the_longest_runs_are_named_by_their_places():
 def test_a_paper_outside_of_what_was_fitted_is_not_known():
     span = {"distance": (0.1, 3.0), "rows": (0.001, 0.03), "updates": (100, 3000)}
     servers = law.Law(0.0, {"moved": 1.0, "updates": 0.0}, span)
-    told = predictions.paper_settings({"servers": servers}, 10_000).set_index("setting")["predicted"]
-    assert told["GBA, Criteo"] == pytest.approx(0.2 * 0.0011)
-    assert {told["GBA, Private"], told["Persia, Criteo"]} == {predictions.UNKNOWN}
+    cells = predictions.paper_settings({"servers": servers}, 10_000).set_index("setting")["predicted"]
+    assert cells["GBA, Criteo"] == pytest.approx(0.2 * 0.0011)
+    assert {cells["GBA, Private"], cells["Persia, Criteo"]} == {predictions.UNKNOWN}
 
 
 def test_async_does_not_pass_what_gba_promises():
