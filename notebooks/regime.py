@@ -46,7 +46,7 @@ CELLS = {
     "conflicts": "rows that were read too early, of all",
 }
 """The columns of a regime, in the order of a table; a run has what its protocol has."""
-CAPTION = "The regime, the mean over the runs beside the paper's; an arrow marks what is more than four times from it."
+CAPTION = "The regime, the mean over the runs next to the paper's; an arrow marks what is more than four times from it."
 MOST = 400_000
 """Samples whose ids are counted, at most."""
 FIGURES = {

@@ -252,11 +252,8 @@ def paper_points(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def claim_table(table: pd.DataFrame, regimes: Mapping[str, Iterable[Mapping[str, float]]]) -> pd.DataFrame:
-    """What the claims read: each mode's AUC in each direction, and of the regime, how many updates were before and BSP's loss."""
+    """What the claims read: each mode's AUC in each direction, and of the regime, how many updates were before."""
     own = quality(table)
     before = {task: pd.DataFrame(list(cells))["updates before"].mean() for task, cells in regimes.items()}
-    loses = own["mean"] - study.baseline(own, "mean", ["task", "direction", "seed"], protocol="sync")
-    loses = loses[own["protocol"] == "bsp"].groupby([own["task"], own["direction"]]).mean().rename("BSP's loss")
-    own = own.merge(loses.reset_index(), how="left")
     subjects = own["task"] + " " + own["direction"].str.lower() + " " + own["protocol"]
     return own.assign(subject=subjects, **{"updates before": own["task"].map(before)})

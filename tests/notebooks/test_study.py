@@ -9,7 +9,8 @@ import pytest
 import lib
 from lib import Job, workloads
 from lib.errors import LockstepError
-from notebooks import noise_floor, study
+from notebooks import study
+from notebooks.bench import noise_floor
 from reports import claims
 from tests.toys import run_of
 
