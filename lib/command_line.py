@@ -52,7 +52,12 @@ OPTION = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_command(_parser().parse_args(arguments))
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        command = (sys.argv[1:] if arguments is None else arguments)[0]
+        parser.error(f"{command} does not take {' '.join(rest)}; `lockstep {command} --help` shows what it takes")
+    return run_command(options)
 
 
 def run_command(options: argparse.Namespace) -> int:

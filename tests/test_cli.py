@@ -107,6 +107,12 @@ def summary(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+def test_arguments_that_a_command_does_not_take_are_named_with_its_help(capsys):
+    with pytest.raises(SystemExit):
+        main(["advise", "criteo-dlrm", "--workers", "4"])
+    assert "advise does not take criteo-dlrm; `lockstep advise --help` shows what it takes" in capsys.readouterr().err
+
+
 def test_what_the_command_line_sets_is_what_train_is_given(capsys):
     """Optimisers, their rates, a pair, a preset, a part of an option: the same run as from Python."""
     options = ["lr=0.05", "dense_optimizer={name: adam, beta1: 0.8}", "slowdown=alibaba-shared-2018", "server.cores=2"]

@@ -100,9 +100,14 @@ class Comparison:
         return _leader(self.without_loss())
 
     def answer(self) -> list[str]:
-        """The two parts of an answer: the fastest without a measurable loss, and the fastest at any price."""
-        sound, fast = self.without_loss(), self.fastest()
+        """The fastest without a measurable loss, and the fastest at any price. Where none is measurably faster than the first, it
+        says so before it names the fastest on average."""
+        sound, fast, table = self.without_loss(), self.fastest(), self.summary()
         first = f"Fastest to {self.target} without a measurable loss: {self.sentence(sound)}"
+        faster = (table["time, high"] < 1) & ~(table["difference, high"] < 0)
+        if not (faster.any() or _leader(sound) == self.first):
+            none = f"Keep {self.first}: without a measurable loss, none is measurably faster to {self.target}."
+            first = f"{none} Fastest on average: {self.sentence(sound)}"
         if sound["protocol"] == fast["protocol"]:
             return [first, "Fastest at any price: the same."]
         return [first, f"Fastest at any price: {self.sentence(fast)}"]
