@@ -315,7 +315,7 @@ class Cluster(Checked, ABC):
         self._check_device()
 
     @property
-    def fails(self) -> bool:
+    def may_fail(self) -> bool:
         """Whether anything may go wrong in this cluster."""
         return bool(self.failures or self.mishaps)
 

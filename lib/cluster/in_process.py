@@ -137,7 +137,7 @@ class InProcessSite(Site):
 
     def __init__(self, world: InProcessWorld, node: str):
         self.world, self.context = world, NodeContext(node)
-        self.fails = world.cluster.fails
+        self.may_fail = world.cluster.may_fail
         """Whether anything may go wrong here."""
         self.persistent_objects: dict[str, Any] = {}
 
@@ -152,7 +152,7 @@ class InProcessSite(Site):
 
     def note_batch_done(self, samples: int) -> None:
         self.world.report(samples)
-        if self.fails:
+        if self.may_fail:
             schedule, now = self.world.failure_schedule, asyncio.get_running_loop().time()
             schedule.count_batch(self.node, self.failures.count_batch(now - schedule.start))
 
@@ -215,7 +215,7 @@ class InProcessWorld(World):
         if self.failure_schedule.is_dead(site.node):
             raise NodeLost(site.node)
         slot = PartSlot(site, partial(part, site, *args))
-        if returns and site.fails:
+        if returns and site.may_fail:
             again = partial(self._host_again, slot, self._restarts)
             slot.retries = Retries(node, lambda: slot.context.generation, again)
         return self.handle(self.site("master"), slot)
@@ -265,7 +265,7 @@ class InProcessWorld(World):
         return [record for node in self._sites for record in self.take_records_of_dead(node)]
 
     def _make_collectives(self) -> InProcessCollectives:
-        generation = (lambda rank: self.site(f"worker{rank}").generation) if self.cluster.fails else None
+        generation = (lambda rank: self.site(f"worker{rank}").generation) if self.cluster.may_fail else None
         return InProcessCollectives(generation)
 
     def _kill(self, node: str) -> None:

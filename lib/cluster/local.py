@@ -178,7 +178,7 @@ class LocalHandle(InProcessHandle):
 
     def _call(self, method: str, *args) -> Awaitable[Any]:
         function = getattr(self._slot.part, method)
-        if not self._caller.fails:
+        if not self._caller.may_fail:
             return asyncio.get_running_loop().create_task(function(*args))
         arrival = self._caller.delays.arrival_time(self._site.node)
         return self._slot.context.call(self._carry(arrival, function, args))

@@ -240,13 +240,13 @@ class VirtualHandle(InProcessHandle):
         if caller is site:
             return function(*args)
         if caller.world.clock_paused:
-            return context.call(function(*args)) if site.fails else function(*args)
+            return context.call(function(*args)) if site.may_fail else function(*args)
         return self._carry(caller.send(site, nbytes(args)), context, function, args)
 
     async def _carry(self, arrival: float, context: NodeContext, function: Callable, args: tuple) -> Any:
         caller, site = self._caller, self._site
         await caller.sleep_until(arrival)
-        result = await (context.call(function(*args)) if site.fails else function(*args))
+        result = await (context.call(function(*args)) if site.may_fail else function(*args))
         size = 0 if result is None else nbytes(result)  # as of most pushes
         await caller.sleep_until(site.send(caller, size))
         return result
@@ -420,7 +420,7 @@ class VirtualSite(InProcessSite):
         network, now = self.world.network, self._loop.now
         ends = network.links.get((self.node, other.node)) or (self.interface, other.interface)
         arrival = send(*ends, now, size + HEADER)
-        if not self.fails:
+        if not self.may_fail:
             return arrival
         start = self.world.failure_schedule.start
         return start + network.message_failures(self.node, other.node).arrival_time(now - start, arrival - start)

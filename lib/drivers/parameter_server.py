@@ -89,7 +89,7 @@ class ParameterServer(Part):
                 self._open_permitted_gates(mine if self._rule.pull_ahead else [step])
             updates = await self._stop_awaiting_paused()
         if updates:
-            await self._apply_updates(updates)
+            await self._apply_with_followups(updates)
         if (opening := await gate) is None:
             return None
         source, before = opening
@@ -115,7 +115,7 @@ class ParameterServer(Part):
             answer = check_push(self._rule, self._state, push, self._rule.on_push(self._state, push))
             updates = await self._take_decisions(push.worker, *answer)
             updates += await self._stop_awaiting_paused()
-        await self._apply_updates(updates)
+        await self._apply_with_followups(updates)
 
     async def note_change(self, worker: int, change: str) -> int | None:
         """Take note of a change of a worker; return the next step of one that comes back."""
@@ -129,7 +129,7 @@ class ParameterServer(Part):
             if change != "pauses":
                 updates += await self._take_decisions(worker, *self._rule.on_leave(self._state, worker))
             updates += await self._stop_awaiting_paused()
-        await self._apply_updates(updates)
+        await self._apply_with_followups(updates)
 
     async def save(self) -> dict[str, Any]:
         """The rule's state, the store and the gradients in flight, once no update is under way."""
@@ -222,7 +222,7 @@ class ParameterServer(Part):
             self._open_permitted_gates(self._gates)
         return updates
 
-    async def _apply_updates(self, updates: list[Update]) -> None:
+    async def _apply_with_followups(self, updates: list[Update]) -> None:
         """Bring updates into the store, and those that become possible when they are done."""
         while updates:
             for update in updates:
@@ -289,16 +289,16 @@ class ReturningServer(ParameterServer):
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
         tables = site.persistent_object("rows", plan.tables)
         super().__init__(site, plan, rule, number, holds, tables)
-        self._lock = _NoteWritingLock(self._write_notes)
+        self._lock = _NoteWritingLock(self._note_end_of_turn)
         self._notes = RecoveryLog(next(iter(tables.values())).segment.folder)
         kept = self._notes.read()
         self.attached = kept is not None and all(table.attached for table in tables.values())
         """Whether this process found the rows and the note of the one before."""
         if kept is not None:
             self._continue_from_notes(*kept)
-        self._write_notes()
+        self._note_end_of_turn()
 
-    def _write_notes(self) -> None:
+    def _note_end_of_turn(self) -> None:
         log = {each.name: getattr(self.record, each.name) for each in fields(self.record)}
         step = self._state.step
         state = {name: getattr(self, name) for name in self.noted} | {
@@ -330,11 +330,11 @@ class _NoteWritingLock(asyncio.Lock):
 
     def __init__(self, note):
         super().__init__()
-        self._write_notes = note
+        self._note_end_of_turn = note
 
     async def __aexit__(self, kind, *error) -> None:
         if kind is None:
-            self._write_notes()
+            self._note_end_of_turn()
         await super().__aexit__(kind, *error)
 
 
@@ -377,7 +377,7 @@ class Servers:
     handles: tuple[Handle, ...]
     holds: frozenset[str]
 
-    def by_name(self) -> dict[str, Handle]:
+    def parts_by_name(self) -> dict[str, Handle]:
         """The servers by names that are unique in the run."""
         return {f"{'+'.join(sorted(self.holds))}-server{shard}": handle for shard, handle in enumerate(self.handles)}
 

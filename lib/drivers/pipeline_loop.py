@@ -273,7 +273,7 @@ class HostStore(Part):
     async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> float:
         """Store a batch's new rows, never over newer ones where the rule validates batches; return the time of their arrival."""
         start = self._site.now()
-        await self._site.compute(self._cost(rows), self._write_rows, batch, rows)
+        await self._site.compute(self._cost(rows), self._write_and_log, batch, rows)
         self.record.add_span("write", start, self._site.now(), batch)
         async with self._written:
             self._state = self._rule.on_written(self._state, batch, stamp)
@@ -307,7 +307,7 @@ class HostStore(Part):
             rows[name] = log.read(table, name, batch, ids[name]) if log else table.read(ids[name])
         return rows
 
-    def _write_rows(self, batch: int, rows: dict[str, Rows]) -> None:
+    def _write_and_log(self, batch: int, rows: dict[str, Rows]) -> None:
         newer, log = self._rule.validates, self._log
         for name, block in rows.items():
             table = self._tables[name]

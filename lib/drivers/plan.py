@@ -22,7 +22,7 @@ from lib.store.rows import PhantomTable, Placement, look_up_costs, phantom
 from lib.store.spec import CPU, Fp32, RowStore
 from lib.store.table import Table
 from lib.tasks.clicks_stream import FIELD_SHIFT
-from lib.tasks.flat_model import Batch, FlatModel, PhantomBatches, phantom_batches
+from lib.tasks.flat_model import Batch, FlatModel, IdOnlyBatches, phantom_batches
 from lib.tasks.workload import Workload, draw_batch, fresh_model
 
 PROFILED = 8
@@ -132,7 +132,7 @@ class Plan:
         return site.prepare(self.size_of(index), self.batch, index)
 
     @functools.cached_property
-    def _phantom_batches(self) -> PhantomBatches:
+    def _phantom_batches(self) -> IdOnlyBatches:
         places = self.store.ids != "distinct" or bool(self.pooled_bag_sizes)
         return phantom_batches(self.workload, self.seed, places)
 

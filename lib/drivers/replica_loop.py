@@ -343,7 +343,7 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     rendezvous = await world.host(Rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
     data_service = await open_data_service(world, plan)
-    servers = row_servers.by_name() if row_servers else {}
+    servers = row_servers.parts_by_name() if row_servers else {}
     listeners = [*servers.values(), rendezvous, *([data_service.queue] if plan.watch else [])]
     args, inherited = (row_servers, rendezvous, centre, data_service), ()
     if model:
@@ -351,7 +351,7 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     embedding = row_servers, data_service
     workers = Workers(world, plan, ReplicaWorker, args, listeners, model=inherited, embedding=embedding)
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
-    return await run_attempt(world, plan, workers, others, {"rendezvous": rendezvous, **data_service.by_name()})
+    return await run_attempt(world, plan, workers, others, {"rendezvous": rendezvous, **data_service.parts_by_name()})
 
 
 def check_plan(plan: Plan) -> None:

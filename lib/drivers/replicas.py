@@ -169,7 +169,7 @@ class Replica(Checkpointed):
             self._sent = None
             with explain_refused_writes(self._rule, "merge"):
                 merged = self._merge_by_rule(mine, mix)
-            if updated := self._dense.merge_change(mine, writes, merged):
+            if updated := self._dense.merge_and_count_others(mine, writes, merged):
                 self._record.extra["updates during a merge"] += updated
             if self._mixed is not None:
                 self._mixed = merged.copy()
@@ -202,19 +202,19 @@ def _concatenate(parameters: np.ndarray, *others: np.ndarray) -> np.ndarray:
     return concat([parameters, *(each if each.dtype == kind else each.astype(kind) for each in others if each.size)])
 
 
-def update_centre(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarray) -> np.ndarray:
-    """Change a copy by a worker's message, or by a step of the sync servers' optimiser; the answer to the worker."""
+def update_centre(plan: Plan, centre: DenseStore | PhantomDense, message: np.ndarray) -> np.ndarray:
+    """Change a centre by a worker's message, or by a step of the sync servers' optimiser; the answer to the worker."""
     rule = plan.protocol.dense
     if getattr(rule.exchange, "optimizer", None):
-        dense.apply(theirs)
-        return dense.pull() if plan.gradients else theirs
+        centre.apply(message)
+        return centre.pull() if plan.gradients else message
     if not plan.gradients:
-        return theirs
-    mine, writes = dense.copy_with_version()
+        return message
+    mine, writes = centre.copy_with_version()
     with explain_refused_writes(rule, "update_centre"):
-        answer = rule.update_centre(readonly(mine), readonly(theirs))
+        answer = rule.update_centre(readonly(mine), readonly(message))
     changed, answer = check_pair(rule, "update_centre", "centre and answer", answer)
-    dense.merge_change(mine, writes, changed)
+    centre.merge_and_count_others(mine, writes, changed)
     return answer
 
 

@@ -20,8 +20,8 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         first = await open_servers(world, plan, dense, ("dense",), model)
         servers = (first, await open_servers(world, plan.without_server_compression, sparse, ("rows",), model))
     data_service = await open_data_service(world, plan)
-    named = {name: handle for each in servers for name, handle in each.by_name().items()}
+    named = {name: handle for each in servers for name, handle in each.parts_by_name().items()}
     listeners = [*named.values(), *([data_service.queue] if plan.watch else [])]
     embedding = servers[-1], data_service
     workers = Workers(world, plan, ServerWorker, (servers, data_service), listeners, embedding=embedding)
-    return await run_attempt(world, plan, workers, named, data_service.by_name())
+    return await run_attempt(world, plan, workers, named, data_service.parts_by_name())

@@ -227,7 +227,9 @@ class Shard(Checkpointed):
             return 0
         ids, grads = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         over = None if self._rule.rows_divided_by == "met" else divisor
-        return table.push_weighted(ids, grads, stamp, weights=np.concatenate(weights), divisor=over, rate=decision.rate)
+        each = np.concatenate(weights)
+        table.push_weighted(ids, grads, stamp, weights=each, divisor=over, rate=decision.rate)
+        return int((each < 1).sum())
 
 
 class _Memory(Checkpointed):

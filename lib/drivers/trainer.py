@@ -285,7 +285,7 @@ class DataService:
 
         return read
 
-    def by_name(self) -> dict[str, Handle]:
+    def parts_by_name(self) -> dict[str, Handle]:
         """The parts by names that no others of the run has."""
         readers = {f"reader{number}": reader for number, reader in enumerate(self.readers)}
         return {"queue": self.queue, **readers} if self.queue else readers
@@ -295,7 +295,7 @@ async def open_data_service(world: World, plan: Plan) -> DataService:
     """The queue that the plan's workers share, if they share one, and readers on nodes "reader0", "reader1", ..."""
     queue = None
     if plan.watch:
-        queue = await world.host(plan.watch.queue_type, plan.batches, plan.watch, node="master")
+        queue = await world.host(plan.watch.batch_queue_type, plan.batches, plan.watch, node="master")
     elif plan.effective_feed == "queue":
         queue = await world.host(WorkQueue, plan.batches, plan.seconds, node="master")
     hosted = (world.host(Reader, plan, node=f"reader{number}") for number in range(plan.readers))

@@ -224,7 +224,7 @@ class Workers(Roster):
         self._dense, self._listeners = plan.protocol.dense, listeners
         self._embedding = EmbeddingWorkers(world, plan, embedding, self.announce_peers)
         self._calls_others = self._dense.family == "replica" and self._dense.exchange.meets_workers
-        self._patience = world.cluster.patience if world.cluster.fails else None
+        self._patience = world.cluster.patience if world.cluster.may_fail else None
         """Seconds of silence after which an embedding worker is taken for dead; None: no death is planned."""
         self._training: set[int] = set()
         """Workers that have not paused."""
@@ -260,7 +260,7 @@ class Workers(Roster):
             self._training.discard(rank)
             self.stop_waiting()
 
-        if self._world.cluster.fails:
+        if self._world.cluster.may_fail:
             async with self._embedding.keep_hosted(), asyncio.TaskGroup() as watches:
                 for rank, name in enumerate(self.names):
                     watches.create_task(self.await_work_despite_deaths(rank, train), name=f"{name}'s watch")

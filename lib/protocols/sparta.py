@@ -10,7 +10,7 @@ Special case: share = 1 is local SGD with H = 1. Departure: rows of embedding ta
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class SPARTA(ReplicaRule):
     def send(self, memory, mine: np.ndarray, round: int) -> np.ndarray:
         return mine[self._chosen(mine.size, round)]
 
-    def merge(self, memory, mine: np.ndarray, mix: Mix):
+    def merge(self, memory: Any, mine: np.ndarray, mix: Mix) -> tuple[Any, np.ndarray]:
         merged = mine.copy()
         merged[self._chosen(mine.size, mix.round)] = mix.theirs
         return memory, merged

@@ -85,10 +85,10 @@ def _hashes_of_module(name: str) -> list[str]:
 @cache
 def _syntax_hash(path: Path) -> str:
     """A hash of a file's code, as it was when this process first read it."""
-    return _hash(bare(path.read_text(encoding="utf-8")))
+    return _hash(syntax_without_docs(path.read_text(encoding="utf-8")))
 
 
-def bare(text: str) -> str:
+def syntax_without_docs(text: str) -> str:
     """A module's syntax without comments and docstrings."""
     tree = ast.parse(text)
     for node in ast.walk(tree):

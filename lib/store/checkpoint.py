@@ -105,11 +105,11 @@ class Checkpointed:
     """Attributes that a checkpoint holds: plain data, or objects with `dump()` and `restore(state)`, also in a dictionary."""
 
     def dump(self) -> dict[str, Any]:
-        return {name.lstrip("_"): _dumped(getattr(self, name)) for name in self.in_checkpoint}
+        return {name.lstrip("_"): _with_parts_dumped(getattr(self, name)) for name in self.in_checkpoint}
 
     def restore(self, state: dict[str, Any]) -> None:
         for name in self.in_checkpoint:
-            setattr(self, name, _restored(getattr(self, name), state[name.lstrip("_")]))
+            setattr(self, name, _with_parts_restored(getattr(self, name), state[name.lstrip("_")]))
 
 
 class Part(Checkpointed):
@@ -134,21 +134,21 @@ class Part(Checkpointed):
         await self.load(load(file, kinds, digest))
 
 
-def _dumped(value: Any) -> Any:
+def _with_parts_dumped(value: Any) -> Any:
     if hasattr(value, "restore"):  # numpy's arrays have a `dump` of another meaning
         return value.dump()
     if type(value) is dict:
-        return {key: _dumped(each) for key, each in value.items()}
+        return {key: _with_parts_dumped(each) for key, each in value.items()}
     return value
 
 
-def _restored(value: Any, state: Any) -> Any:
+def _with_parts_restored(value: Any, state: Any) -> Any:
     """The same object with its own state, where it has one; else the state."""
     if hasattr(value, "restore"):
         value.restore(state)
         return value
     if type(value) is dict and any(hasattr(each, "restore") for each in value.values()):
-        return {key: _restored(each, state[key]) for key, each in value.items()}
+        return {key: _with_parts_restored(each, state[key]) for key, each in value.items()}
     return state
 
 

@@ -107,7 +107,7 @@ class DenseStore:
             for name, part in zip(known, np.split(state, max(len(known), 1)), strict=False):
                 self._state[name].copy_(self._tensor(part, name, self._trained))
 
-    def merge_change(self, before: Any, version: int, after: Any) -> int:
+    def merge_and_count_others(self, before: Any, version: int, after: Any) -> int:
         """Go from `before`, as `copy_with_version`, to `after`, and keep what others have written since; how many did."""
         with self._lock:
             since, self._writes = self._writes - version, self._writes + 1

@@ -76,7 +76,7 @@ def _remove_if_orphan(folder: Path) -> bool:
     if not _private(info):
         return False
     try:
-        with _open_existing(folder / "rows") as file:
+        with _open_private_file(folder / "rows") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             [header] = np.fromfile(file, _HEADER, 1)
             if header["magic"] != MAGIC:
@@ -103,7 +103,7 @@ class Segment:
         """Whether it was there."""
         self._rows = self._open_locked(config)
         try:
-            self._undo = _open_existing(self.folder / "undo")
+            self._undo = _open_private_file(self.folder / "undo")
             self._map(_PAGE)
             self._check(config)
             self._header["owner"] = self._process
@@ -185,7 +185,7 @@ class Segment:
             if not os.path.lexists(self.folder):
                 self.attached = not self._create(config)
             with suppress(FileNotFoundError, BlockingIOError), ExitStack() as stack:
-                file = stack.enter_context(_open_existing(self.folder / "rows"))
+                file = stack.enter_context(_open_private_file(self.folder / "rows"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(self.folder / "rows")):
                     stack.pop_all()
@@ -305,7 +305,7 @@ class SharedTable(Table):
         return self.segment.grow(capacity) if self.segment else super()._larger_records(capacity)
 
 
-def _open_existing(path: Path) -> BinaryIO:
+def _open_private_file(path: Path) -> BinaryIO:
     """A regular file in a private folder of this user."""
     if not _private(path.parent.lstat()):
         raise Damaged(f"{path.parent} is no private folder of this user (mode 0700); remove it or choose another place")

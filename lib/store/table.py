@@ -95,7 +95,7 @@ class Table:
 
     def pull(self, ids: Any) -> np.ndarray:
         """Copies of the rows, float32[n, dim]; unknown ids are admitted. One that finds no room has its first row."""
-        ids = self._prepare_ids(ids)
+        ids = self._prepare_call(ids)
         with self._gate.shared():
             call_number = self._next_call()
             values, _, unknown = self._read_or_initial_rows(ids, self.dim, call_number)
@@ -106,7 +106,7 @@ class Table:
 
     def peek(self, ids: Any) -> np.ndarray:
         """What `pull` would give, without admitting anything."""
-        ids = self._prepare_ids(ids)
+        ids = self._prepare_call(ids)
         with self._gate.shared():
             return self._read_or_initial_rows(ids, self.dim)[0]
 
@@ -115,7 +115,7 @@ class Table:
 
         `distinct` promises that no id stands twice. `rate` multiplies the learning rate of this step.
         """
-        ids = self._prepare_ids(ids)
+        ids = self._prepare_call(ids)
         grads = floats_of(grads, (ids.size, self.dim), "grads")
         if whole(stamp, "stamp", 0) > LARGEST_STAMP:
             raise BadOption(f"stamp must be at most {LARGEST_STAMP}, not {stamp}")
@@ -137,8 +137,8 @@ class Table:
         weights: np.ndarray,
         divisor: float | None = None,
         rate: float = 1.0,
-    ) -> int:
-        """`push` the weighted sums of each id's gradients over `divisor`, or over how many it has; how many were decayed.
+    ) -> None:
+        """`push` the weighted sums of each id's gradients over `divisor`, or over how many it has.
 
         `weights` are those of the entries. An id whose weights are all 0 is left alone.
         """
@@ -149,11 +149,10 @@ class Table:
             alive = np.flatnonzero(np.bincount(positions, weights > 0, distinct.size))
             distinct, sums = distinct[alive], sums[alive]
         self.push(distinct, sums, stamp, distinct=True, rate=rate)
-        return int((weights < 1).sum())
 
     def stamps(self, ids: Any) -> np.ndarray:
         """Timestamps of the last updates, int64[n]; -1 for an id that is unknown or was never updated."""
-        ids = self._prepare_ids(ids)
+        ids = self._prepare_call(ids)
         with self._gate.shared():
             return self._stamps(self._find_slots(ids)[0])
 
@@ -163,7 +162,7 @@ class Table:
         `order_out` takes the call's place in the order of accesses, int64[n]: of two reads or writes of a row the first has the
         smaller number.
         """
-        ids = self._prepare_ids(ids).copy()
+        ids = self._prepare_call(ids).copy()
         with self._no_row_changes():
             call_number = self._next_call()
             block, slots, unknown = self._read_or_initial_rows(ids, self._numbers, call_number)
@@ -184,11 +183,11 @@ class Table:
                 order_out[entries] = next(self._accesses)
             self._replace(slots, block[entries], stamps[entries], newer)
 
-        self._change_rows(self._prepare_ids(ids), replace, UNSET)
+        self._change_rows(self._prepare_call(ids), replace, UNSET)
 
     def assign(self, ids: Any, values: Any) -> None:
         """Replace the rows' values and keep their state and timestamps; unknown ids are admitted first."""
-        ids = self._prepare_ids(ids)
+        ids = self._prepare_call(ids)
         values = floats_of(values, (ids.size, self.dim), "values")
 
         def replace(slots: np.ndarray, entries: np.ndarray | slice) -> None:
@@ -247,7 +246,7 @@ class Table:
         """Exclude calls that change rows."""
         return self._exclusive_change() if self.locking == "none" else self._gate.shared()
 
-    def _prepare_ids(self, ids: Any) -> np.ndarray:
+    def _prepare_call(self, ids: Any) -> np.ndarray:
         """The ids of a call, after whatever takes long and can be done before the call excludes others."""
         if self._calls >= LAST_CALL:
             with self._exclusive_change():

@@ -127,7 +127,7 @@ class ClickStream(ClickDistribution):
         return clicks
 
     def _sample(self, truth: Teacher, size: int, seed: int, first: int, part: object) -> Clicks:
-        rows, pooling, columns = self._draw_layout
+        rows, pooling, columns = self._sample_layout
         numbers = self._uniform(seed, part, first, (size, columns))
         return Clicks(*_fill_samples(numbers, *_alias_tables(self.sizes, self.exponent), rows, pooling, *truth))
 
@@ -136,7 +136,7 @@ class ClickStream(ClickDistribution):
         return uniform(seed, "clicks", part, first=first, shape=shape)
 
     @functools.cached_property
-    def _draw_layout(self) -> tuple[np.ndarray, np.ndarray, int]:
+    def _sample_layout(self) -> tuple[np.ndarray, np.ndarray, int]:
         """Where each field's ids begin in the weights, the ids of a sample in each field, and the random numbers of a sample."""
         pooling = np.array(self.pooling or (1,) * self.fields)
         return np.cumsum([0, *self.sizes[:-1]]), pooling, int(pooling.sum()) + self.dense_features + 1

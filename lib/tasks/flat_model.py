@@ -122,7 +122,7 @@ MAX_CACHED = 1 << 27
 """Ids and places that are cached for one stream: a gigabyte."""
 
 
-class PhantomBatches:
+class IdOnlyBatches:
     """The ids of a workload's batches, drawn once for all timing runs, and the size of their content."""
 
     def __init__(self, workload: Any, seed: int, keep_where: bool):
@@ -146,10 +146,10 @@ class PhantomBatches:
         return drawn if drawn.index == index else replace(drawn, index=index)
 
 
-_phantom_batches = functools.lru_cache(maxsize=4)(PhantomBatches)
+_phantom_batches = functools.lru_cache(maxsize=4)(IdOnlyBatches)
 
 
-def phantom_batches(workload: Any, seed: int, keep_where: bool = False) -> PhantomBatches:
+def phantom_batches(workload: Any, seed: int, keep_where: bool = False) -> IdOnlyBatches:
     """The sized batches of a stream, shared by all runs on it, whatever their optimisers."""
     plain = SGD(lr=1.0)
     workload = replace(workload, dense_optimizer=plain, row_optimizer=plain, lr_milestones=())

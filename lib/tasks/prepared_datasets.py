@@ -231,7 +231,7 @@ class PreparedClickStream(PreparedClicks):
 
 def _shuffled_rows(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:
     """Rows at places start .. stop of a day: blocks of rows in random order, and random order within a block."""
-    order, starts = _blocks(rows, seed, epoch, day)
+    order, starts = _block_order_and_bounds(rows, seed, epoch, day)
     found = []
     while start < stop:
         at, first, end = _find_stretch(starts, start)
@@ -253,7 +253,7 @@ def _find_stretch(starts: np.ndarray, place: int) -> tuple[int, int, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _blocks(rows: int, seed: int, epoch: int, day: int) -> tuple[np.ndarray, np.ndarray]:
+def _block_order_and_bounds(rows: int, seed: int, epoch: int, day: int) -> tuple[np.ndarray, np.ndarray]:
     order = stream(seed, "blocks", epoch, day).permutation(-(-rows // _BLOCK))
     return order, _stretch_bounds(np.minimum(_BLOCK, rows - order * _BLOCK))
 

@@ -171,7 +171,7 @@ class Automatic(Checked):
 
     def decide(self, state: AutomaticState, now: float, new_samples: float) -> tuple[AutomaticState, int]:
         """The mode to be in from `now`, given the samples trained since the last call (or since `on_switch`)."""
-        state = self._learn_efficiency(replace(state, trained=state.trained + new_samples), now)
+        state = self._learn_fraction_of_ideal(replace(state, trained=state.trained + new_samples), now)
         return self.choose_mode(state, now, self.predict(state))
 
     def on_switch(self, state: AutomaticState, now: float) -> AutomaticState:
@@ -206,7 +206,7 @@ class Automatic(Checked):
         longer = (1 / efficiency - 1) * state.spent[mode] / state.ideal[mode]
         return 1 / (1 / ideal + longer) if longer > 0 else efficiency * ideal
 
-    def _learn_efficiency(self, state: AutomaticState, now: float) -> AutomaticState:
+    def _learn_fraction_of_ideal(self, state: AutomaticState, now: float) -> AutomaticState:
         """Compare what the mode reached with the ideal of the same steps, as soon as every worker has made one: with steps of
         another time, the mode would be blamed for a change of the cluster."""
         index, mode = state.present, state.modes[state.present]
@@ -287,7 +287,7 @@ class ControllerState:
     """Decisions of the last finished stage."""
 
     @property
-    def queue_type(self) -> type[WatchedQueue]:
+    def batch_queue_type(self) -> type[WatchedQueue]:
         """The part that hands out the batches of a stage."""
         return WatchedQueue
 

@@ -199,7 +199,7 @@ class StagedRun:
         """The sample before which it ends."""
         return self.plan.first + self.plan.samples
 
-    def lengths(self) -> list[tuple[int, int]]:
+    def samples_and_batch_sizes(self) -> list[tuple[int, int]]:
         """The samples of each phase, unless its seconds end it before, and of its batch; a choice is taken for its first."""
         place, found = self.plan.first, []
         for phase in self.schedule.phases:
@@ -216,7 +216,7 @@ class StagedRun:
     @property
     def work(self) -> int:
         """How long it takes, in the time of a sample: a batch takes as long as `BATCH` samples in addition to its own."""
-        return sum(samples + BATCH * -(-samples // batch) for samples, batch in self.lengths())
+        return sum(samples + BATCH * -(-samples // batch) for samples, batch in self.samples_and_batch_sizes())
 
     def phases(self, stages: Sequence[Stage]) -> Iterator[Phase]:
         """The phases in their order; a choice's next phase follows from the stages so far."""

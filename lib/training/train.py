@@ -172,7 +172,7 @@ class Job:
         seed = check_not_sealed(checked(Natural, seed, "train", "seed"))
         if samples is not None:
             workload = replace(workload, samples=checked(Count, samples, "train", "samples"))
-        staged_run = _plan_stages(workload, protocol, cluster, seed, settings, start)
+        staged_run = _check_and_plan(workload, protocol, cluster, seed, settings, start)
         configuration = {
             "workload": describe(workload),
             "protocol": describe(protocol),
@@ -194,7 +194,7 @@ class Job:
     @property
     def samples(self) -> int:
         """How many it trains on, unless a phase's seconds end it before."""
-        return sum(samples for samples, _ in self.staged_run.lengths())
+        return sum(samples for samples, _ in self.staged_run.samples_and_batch_sizes())
 
     @property
     def folder(self) -> Path:
@@ -298,7 +298,7 @@ def _split_node_counts(configuration: Mapping[str, Any]) -> tuple[dict[str, int]
     return numbers | {name: rest.pop(name, 0) for name in ("reader_nodes", "embedding_workers")}, rest
 
 
-def _plan_stages(
+def _check_and_plan(
     workload: Workload,
     protocol: Rule | Pair | Schedule | Choice,
     cluster: Cluster,

@@ -129,8 +129,8 @@ class _LoggingStore(DenseStore):
         super().apply(grad, rate, sound=sound)
         self._log("step", gradient=_numbers(grad))
 
-    def merge_change(self, before: np.ndarray, writes: int, after: np.ndarray) -> int:
-        since = super().merge_change(before, writes, after)
+    def merge_and_count_others(self, before: np.ndarray, writes: int, after: np.ndarray) -> int:
+        since = super().merge_and_count_others(before, writes, after)
         self._log("mix")
         return since
 

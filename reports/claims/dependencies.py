@@ -110,4 +110,4 @@ def _hash_and_imports(text: str) -> tuple[str, frozenset[str]]:
             imported |= {str(node.module), *(f"{node.module}.{each.name}" for each in node.names)}
         elif isinstance(node, ast.Import):
             imported |= {each.name for each in node.names}
-    return hashlib.sha256(key.bare(text).encode()).hexdigest()[:16], frozenset(imported)
+    return hashlib.sha256(key.syntax_without_docs(text).encode()).hexdigest()[:16], frozenset(imported)

@@ -136,11 +136,11 @@ def test_ray_that_does_not_start_is_started_once_more_and_reported(monkeypatch, 
     monkeypatch.setattr(world.ray, "init", start)
     monkeypatch.setattr(starting, "PAUSE", 0.0)
     with pytest.raises(LockstepError, match="Ray did not start on this machine in two tries"):
-        world._start_or_join_ray()
+        world._open_ray_session()
     assert len(met) == tries
     with pytest.raises(LockstepError, match="no Ray at 'nowhere:1' that this process can join"):
         world.cluster = RayCluster(workers=1, address="nowhere:1")
-        world._start_or_join_ray()
+        world._open_ray_session()
 
 
 def test_an_address_at_which_nothing_listens_is_refused_at_once(monkeypatch):
@@ -193,7 +193,7 @@ def test_a_start_that_fails_leaves_nothing_running(monkeypatch, tmp_path):
     monkeypatch.setattr(starting, "PAUSE", 0.0)
     try:
         with pytest.raises(LockstepError, match="did not start"):
-            world._start_or_join_ray()
+            world._open_ray_session()
         assert [each.poll() is None for each in started] == [True, False, False]
     finally:
         for each in started:

@@ -43,7 +43,7 @@ def read_only(message: Any) -> Any:
 async def _carried(self, arrival, context, function, args):
     await self._caller.sleep_until(arrival)
     call = function(*map(read_only, args))
-    result = await (context.call(call) if self._site.fails else call)
+    result = await (context.call(call) if self._site.may_fail else call)
     await self._caller.sleep_until(self._site.send(self._caller, nbytes(result)))
     return read_only(result)
 

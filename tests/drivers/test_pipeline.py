@@ -167,7 +167,7 @@ WHERE = {
     "the device": (Trainer, "_call_model"),
     "the update": (Pipeline, "_update"),
     "the way back": (Pipeline, "_download_updated_rows"),
-    "a writer": (HostStore, "_write_rows"),
+    "a writer": (HostStore, "_write_and_log"),
 }
 
 

@@ -122,7 +122,7 @@ def test_optimisers_step_there_as_on_the_cpu(optimizer):
             seen = store.copy_with_version()
             store.apply(gradient)
             if step % 10 == 5:
-                assert store.merge_change(*seen, 0.5 * seen[0]) == 1
+                assert store.merge_and_count_others(*seen, 0.5 * seen[0]) == 1
     for device in ("cpu", "cuda"):
         values, state = (torch.from_numpy(x.copy()).to(device) for x in (rows, optimizer.initial_row_state(50, 8)))
         for gradient in np.random.default_rng(1).standard_normal((20, 50, 8), np.float32):

@@ -254,7 +254,7 @@ def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monk
     with monkeypatch.context() as cut:
         cut.setattr(kernels, "replace_rows", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            store._write_rows(0, {"t": written})
+            store._write_and_log(0, {"t": written})
     store._read(1, {"t": np.array([1, 2])})
     read, write, again = store.record.accesses
     assert (read.ended > read.began) and write.ended == -1 and again.ended > again.began > read.ended

@@ -133,12 +133,12 @@ def test_a_move_keeps_what_was_written_beside_it():
     """Half of the way to 10 from where it was seen; an update that came meanwhile is not undone."""
     store = DenseStore(np.float32([2, 4]), SGD(lr=1.0))
     mine, writes = store.copy_with_version()
-    assert store.merge_change(mine, writes, 0.5 * mine + 5) == 0
+    assert store.merge_and_count_others(mine, writes, 0.5 * mine + 5) == 0
     assert store.pull().tolist() == [6, 7]
     mine, writes = store.copy_with_version()
     store.apply(np.float32([1, -1]))
     store.assign(store.pull() + 1)
-    assert store.merge_change(mine, writes, 0.5 * mine + 5) == 2
+    assert store.merge_and_count_others(mine, writes, 0.5 * mine + 5) == 2
     assert store.pull().tolist() == [6 - 1 + 1 + 2, 7 + 1 + 1 + 1.5]
 
 

@@ -141,7 +141,7 @@ def test_blocks_are_shuffled_and_nothing_is_lost_between_them(tmp_path, monkeypa
     log = prepared_datasets.PreparedClickStream(clicks_folder(tmp_path), False)
     epoch = np.concatenate([codes(log.train(place, 1, seed=5).ids)[:, 0] for place in range(80)])
     assert sorted(epoch.tolist()) == list(range(80)) and len(set(epoch[:7].tolist()) - set(range(7))) > 0
-    prepared_datasets._blocks.cache_clear()
+    prepared_datasets._block_order_and_bounds.cache_clear()
     prepared_datasets._within_block.cache_clear()
 
 

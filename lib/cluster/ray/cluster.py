@@ -90,13 +90,13 @@ class RayWorld(World):
         self._ids = itertools.count()
         self._clock_offset = 0.0
         """Seconds to add to this machine's clock: a resumed run has one clock over all its processes."""
-        self._caller = Caller("main", MessageDelays(cluster, seed, "master") if cluster.fails else None)
+        self._caller = Caller("main", MessageDelays(cluster, seed, "master") if cluster.may_fail else None)
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         started, logs = not self.ray.is_initialized(), None
         try:
             if started:
-                logs = self._start_or_join_ray()
+                logs = self._open_ray_session()
             result = run_in_event_loop_thread(lambda: self._run(main, progress))
         finally:
             with defer_keyboard_interrupt():
@@ -108,7 +108,7 @@ class RayWorld(World):
             shutil.rmtree(logs, ignore_errors=True)
         return result
 
-    def _start_or_join_ray(self) -> str:
+    def _open_ray_session(self) -> str:
         """Return Ray's folder of this session."""
         options = {"log_to_driver": False, "configure_logging": False}
         if self.cluster.address is not None:
@@ -159,7 +159,7 @@ class RayWorld(World):
             progress(samples if isinstance(samples, int) else 0)  # 0: it has just died
 
     async def host(self, part: type, *args, node: str, returns: bool = False) -> RayHandle:
-        if node == "master" and not self.cluster.fails:
+        if node == "master" and not self.cluster.may_fail:
             # A process of its own would cost seconds to start and do next to nothing.
             node = "server0" if "server0" in self._actors and "server0" not in self._returning else "worker0"
         if self.failure_schedule.is_dead(node):
@@ -275,7 +275,7 @@ class RayWorld(World):
         await asyncio.gather(
             *(self._await_answer(node, actor.connect_store.remote(where)) for node, actor in workers.items())
         )
-        if len(workers) == self.workers and not self.cluster.fails:
+        if len(workers) == self.workers and not self.cluster.may_fail:
             generations = tuple(self._starts[node] - 1 for node in workers)
             everyone = Meeting("all", tuple(range(self.workers)), 0, generations if any(generations) else ())
             await asyncio.gather(

@@ -170,7 +170,7 @@ class RaySite(WallClockSite):
         self._averaged_on = self.device if start.gpus == 1 else torch.device("cpu")
         self.generation, self.clock_offset = start.generation, start.clock_offset
         self.samples = 0
-        self.caller = Caller(f"{node}/{start.generation}", self.delays if cluster.fails else None)
+        self.caller = Caller(f"{node}/{start.generation}", self.delays if cluster.may_fail else None)
         self.caller.places |= start.places
         self._name = f"{start.run}-{node}"
         self.stopped = asyncio.get_running_loop().create_future()
