@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from lib import protocols
 from lib.store.table import Table
-from notebooks.bench import device, figure, pairs, peers, store
+from notebooks.bench import device, figure, pairs, paper_size, peers, store
 from reports import claims
+from tests.toys import clicks
 
 
 @pytest.mark.parametrize("peer", [peers.Torch, peers.Fbgemm, peers.Direct])
@@ -67,3 +69,13 @@ def test_the_devices_bench_trains_each_mode_over_rows_that_are_there():
     assert [row["protocol"] for row in rows] == ["sequential", "pipelined", "oac"]
     table = device.Filled(entities=2_000).table("entity", 4, task.row_optimizer, seed=0, scale=0.1)
     assert np.array_equal(table.ids(), np.arange(2_000))
+
+
+def test_each_papers_size_is_tried_under_a_baseline_and_its_own_protocol(monkeypatch):
+    monkeypatch.setitem(paper_size.MODELS, "oac", (lambda: clicks(1_000, 16), ("sync", "gba")))
+    monkeypatch.setitem(paper_size.MODELS, "gba", (lambda: clicks(1_000, 16), ("sync", "gba")))
+    alone, four = paper_size.steps("oac", "sync"), paper_size.steps("gba", "gba")
+    assert [row["workers"] for row in (alone, four)] == [1, 4] and alone["batch"] == 16
+    assert alone["dense parameters"] > 0 and alone["peak memory, GB"] > 0 and math.isfinite(alone["last loss"])
+    names = {name for _, pair in paper_size.MODELS.values() for name in pair}
+    assert names <= {*protocols.ALL}
