@@ -178,9 +178,9 @@ def answer(data: pd.DataFrame) -> list[str]:
     else:
         lost = f"AUC, or more than {100 - SHARE:g} % of what sync learns"
         first = f"On a simulated shared cluster, use sync: every other protocol loses {lost}."
-    second = "No protocol reaches a measurably higher AUC than sync."
+    second = "No protocol reaches a measurably higher AUC than sync there."
     if len(higher):
-        second = f"A measurably higher AUC than sync's: {', '.join(higher)}."
+        second = f"A measurably higher AUC than sync's there: {', '.join(higher)}."
     third = f"Speed alone misleads: with {fastest}, {_found(table, fastest)}." if fastest != best else ""
     return [each for each in (first, second, third) if each]
 

@@ -69,6 +69,11 @@ def reason(verdict: Verdict) -> str:
     return "Not explained yet."
 
 
+def uncounted(verdict: Verdict) -> str:
+    """What follows the word of a paper's claim that a formula gives."""
+    return " (foreseen by a formula, not counted)" if verdict.claim.foreseen else ""
+
+
 def judged_again(verdicts: Sequence[Verdict]) -> str:
     """How many of the counted claims have a rule that is younger than their runs, and where the earlier word is."""
     counted = [each for each in verdicts if each.counts]
@@ -103,5 +108,7 @@ def held(verdicts: Sequence[Verdict]) -> str:
 
 
 def overview(verdicts: Sequence[Verdict]) -> str:
-    """How many of the papers' claims hold, and how many were judged again."""
-    return f"{held(verdicts)} {judged_again(verdicts)}".strip()
+    """How many of the papers' claims hold, how many were judged again, and how many are not counted."""
+    foreseen = sum(bool(uncounted(each)) for each in verdicts)
+    more = f"{foreseen} more follow from a formula and are not counted." if foreseen else ""
+    return " ".join(filter(None, (held(verdicts), judged_again(verdicts), more)))

@@ -69,9 +69,9 @@ def test_names_stand_on_no_mark_and_no_other_name():
 @pytest.mark.parametrize(
     ("aucs", "told"),
     [
-        (less(-0.002), "A measurably higher AUC than sync's: gba."),
-        ((0.81, 0.81, 0.82), "No protocol reaches a measurably higher AUC than sync."),  # more, and not surely
-        (less(0.001), "No protocol reaches a measurably higher AUC than sync."),
+        (less(-0.002), "A measurably higher AUC than sync's there: gba."),
+        ((0.81, 0.81, 0.82), "No protocol reaches a measurably higher AUC than sync there."),  # more, and not surely
+        (less(0.001), "No protocol reaches a measurably higher AUC than sync there."),
     ],
 )
 def test_that_one_learns_more_than_another_is_said_where_it_is_shown(aucs, told):
