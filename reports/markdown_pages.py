@@ -20,7 +20,10 @@ def pages(
     papers = {paper: [each for each in verdicts if each.claim.folder == paper.folder] for paper in runner.papers()}
     papers = {paper: mine for paper, mine in papers.items() if mine}
     shared = {"known": known, "data": data}
-    shared |= {each.__name__: each for each in (cases, failures, headline, overview, paper_headline, reason, sentence, uncounted)}
+    shared |= {
+        each.__name__: each
+        for each in (cases, failures, headline, overview, paper_headline, reason, sentence, uncounted)
+    }
     texts = {}
     for paper, mine in papers.items():
         if picture := forest(mine):
@@ -47,5 +50,7 @@ def cases(verdict: claims.Verdict) -> list[tuple[str, str, str, str]]:
         name = ("" if rows else claim.sentence) + (f" *{case.case}*" if several else "")
         share = f" ({part})" if (part := part_text(claim, case)) else ""
         ours = f"{measured_text(claim, case)}{share}"
-        rows.append((name, ours, paper_text(claim, case), (case.word if several else verdict.text) + uncounted(verdict)))
+        rows.append(
+            (name, ours, paper_text(claim, case), (case.word if several else verdict.text) + uncounted(verdict))
+        )
     return rows
