@@ -203,8 +203,8 @@ def by_conflicts(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def edge(found: pd.DataFrame) -> str:
-    """Say at which share of conflicting rows asynchrony is first measurably worse, at how many of the settings with more rows it
-    is worse too, and where a loss is not shown, by a table of `by_conflicts`."""
+    """Say where asynchrony is measurably worse, by a table of `by_conflicts`: the least share of rows that meet, how many of the
+    settings with more, and where no loss is shown."""
     worse, meets = found["measurably worse"], found["rows that meet"]
     if not worse.any():
         return "Nowhere measurably worse."
