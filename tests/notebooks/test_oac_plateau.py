@@ -68,9 +68,15 @@ def test_where_asynchrony_is_measurably_worse():
     assert found["measurably worse"].to_list() == [False, True]
     half = 4.303 * 0.01 / np.sqrt(3)
     assert found.loc["often", "to"] == pytest.approx(0.9 + half, abs=1e-4)
-    assert plateau.edge(found) == "Measurably worse from 80% of the rows on; not at 20%."
-    assert plateau.edge(found[found["measurably worse"]]) == "Measurably worse from 80% of the rows on, everywhere."
-    assert plateau.edge(found[~found["measurably worse"]]) == "Nowhere measurably worse; not at 20%."
+    assert plateau.edge(found) == "Measurably worse at 80% of the rows; not shown at 20%."
+    assert plateau.edge(found[found["measurably worse"]]) == "Measurably worse at 80% of the rows."
+    assert plateau.edge(found[~found["measurably worse"]]) == "Nowhere measurably worse."
+
+
+def test_a_setting_without_a_shown_loss_may_have_more_conflicts_than_one_with_a_loss():
+    found = pd.DataFrame({"rows that meet": [0.36, 0.37, 0.5, 0.82], "measurably worse": [True, False, True, True]})
+    edge = "Measurably worse at 36% of the rows and at 2 of the 3 settings with more; not shown at 37%."
+    assert plateau.edge(found) == edge
 
 
 def test_early_is_where_sequential_has_what_the_paper_has_after_an_epoch():
