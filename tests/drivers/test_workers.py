@@ -46,7 +46,7 @@ def crew(gone, planned=(), workers=3):
         return Worker()
 
     dead = {f"worker{rank}" for rank in planned}
-    cluster = SimpleNamespace(patience=0.0, fails=bool(planned))
+    cluster = SimpleNamespace(patience=0.0, may_fail=bool(planned))
     world = SimpleNamespace(cluster=cluster, host=host, is_dead=dead.__contains__)
     protocol = SimpleNamespace(dense=GBA())
     plan = SimpleNamespace(workers=workers, embedding_workers=0, attempt=Attempt(), protocol=protocol)
