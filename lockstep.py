@@ -4,9 +4,13 @@ import importlib
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 import lib
+
+if not Path(lib.__file__ or "none").with_name("command_line.py").exists():  # Python looks into the current folder first
+    raise ImportError(f"{lib.__file__} is another package called lib; start Python in a folder that has none")
 
 
 class Alias(MetaPathFinder, Loader):

@@ -268,3 +268,10 @@ def test_every_link_of_a_published_page_leads_to_a_file_and_a_place_in_it():
             if not target.exists() or (place and target in places and place not in places[target]):
                 lost.add(f"{page.relative_to(ROOT)}: {link}")
     assert not lost
+
+
+def test_a_folder_with_another_lib_is_named_where_it_hides_ours(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/__init__.py").touch()
+    done = subprocess.run([sys.executable, "-c", "import lockstep"], cwd=tmp_path, capture_output=True, text=True)
+    assert f"{tmp_path / 'lib/__init__.py'} is another package called lib" in done.stderr
