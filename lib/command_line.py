@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest:
-        command = (sys.argv[1:] if arguments is None else arguments)[0]
+        command = next(each for each in arguments or sys.argv[1:] if not each.startswith("-"))
         parser.error(f"{command} does not take {' '.join(rest)}; `lockstep {command} --help` shows what it takes")
     return run_command(options)
 
