@@ -25,8 +25,8 @@ BOUNDS = {"gba": "iota", "ssp": "bound", "hop-bs": "bound", "hybrid": "tau", "ad
 """Protocols with a bound on staleness, and its name."""
 PROTOCOLS = (*BOUNDS, "async", "bsp", "hop-bw", "local-sgd", "s-easgd", "ds-sync", "all-reduce")
 NETWORKS = ("1Gbit/s", "10Gbit/s", "25Gbit/s", "100Gbit/s")
-BATCHES = 320
-"""Of a timing run, of all workers together; at least five of each worker."""
+BATCHES = 200
+"""Of a timing run, of all workers together; at least four of each worker."""
 SHOWN = 6
 """Workers in the timeline."""
 
@@ -48,7 +48,7 @@ def _both(setting: Mapping[str, Any], **options: Any) -> dict[str, Run]:
 def timing(**setting: Any) -> dict[str, Run]:
     """A few updates of Sync and of the protocol in simulated time, without gradients."""
     workers = setting["workers"]
-    return _both(setting, gradients=False, samples=max(5, BATCHES // workers) * workers * setting["batch"])
+    return _both(setting, gradients=False, samples=max(4, BATCHES // workers) * workers * setting["batch"])
 
 
 def training(samples: int, **setting: Any) -> dict[str, Run]:
@@ -66,7 +66,7 @@ def answer(runs: Mapping[str, Run]) -> str:
 def spans(runs: Mapping[str, Run]) -> pd.DataFrame:
     """What the first workers do in the time of about four of Sync's updates."""
     workers, seconds = runs["sync"].provenance["cluster"]["workers"], runs["sync"].summary["virtual_seconds"]
-    return plots.traces(runs, workers=SHOWN, until=4 * seconds / max(5, BATCHES // workers))
+    return plots.traces(runs, workers=SHOWN, until=4 * seconds / max(4, BATCHES // workers))
 
 
 def figures(runs: Mapping[str, Run]) -> pd.DataFrame:
@@ -74,19 +74,24 @@ def figures(runs: Mapping[str, Run]) -> pd.DataFrame:
     rows = []
     for name, run in runs.items():
         ages = {int(age): count for age, count in run.summary["staleness"].items()}
-        rows += [(name, run.steady_qps, age, count / sum(ages.values())) for age, count in sorted(ages.items())]
+        speed, total = run.steady_qps, sum(ages.values())
+        rows += [(name, speed, age, count / total) for age, count in sorted(ages.items())]
     return pd.DataFrame(rows, columns=["protocol", "samples per second", "age", "share"])
 
 
 def speed_and_age(data: pd.DataFrame) -> Figure:
-    """Draw the table of `figures`: a bar for each protocol's speed, and a histogram of ages."""
+    """Draw the table of `figures`: a bar for each protocol's speed, and a histogram of ages in at most twelve steps."""
+    width = 1 + data["age"].max() // 12
     with plots.style():
         fig = Figure(figsize=(plots.WIDTH, 2.2), layout="constrained")
         left, right = fig.subplots(1, 2)
-        for place, (name, group) in enumerate(data.groupby("protocol", sort=False)):
+        for name, group in data.groupby("protocol", sort=False):
             tone = plots.colour(name)[0]
             left.barh(name, group["samples per second"].iloc[0] / 1000, color=tone, height=0.6)
-            right.bar(group["age"] + 0.4 * place - 0.2, 100 * group["share"], width=0.4, color=tone, label=name)
+            share = 100 * group["share"].groupby(group["age"] // width).sum()
+            share = share.reindex(range(share.index.max() + 1), fill_value=0.0)
+            edges = [width * step - 0.5 for step in range(len(share) + 1)]
+            right.stairs(share, edges, fill=name != "sync", color=tone, linewidth=2, label=name)
         left.invert_yaxis()
         left.set_xlabel("thousand samples per simulated second")
         right.set(xlabel="age of a gradient (updates)", ylabel="% of gradients")

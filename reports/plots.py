@@ -13,6 +13,7 @@ import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -186,17 +187,21 @@ def _references(
 def gantt(data: pd.DataFrame, seconds: str = "virtual") -> Figure:
     """Draw a Gantt chart of a table as `traces` makes it: a panel for every protocol, a row for every worker."""
     names = list(dict.fromkeys(data["protocol"]))
-    rows = sum(data[data["protocol"] == name]["node"].nunique() for name in names)
+    lines = sum(data[data["protocol"] == name]["node"].nunique() for name in names)
     with style():
-        fig = Figure(figsize=(WIDTH, 0.215 * rows + 0.42 * len(names) + 0.9), layout="constrained")
+        fig = Figure(figsize=(WIDTH, 0.215 * lines + 0.42 * len(names) + 0.9), layout="constrained")
         axes: Sequence[Any] = fig.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
         for ax, name in zip(axes, names, strict=True):
             panel = data[data["protocol"] == name]
             nodes = sorted(panel["node"].astype(str).unique(), key=_natural)
-            for row, node in enumerate(nodes):
-                for kind, spans in panel[panel["node"] == node].groupby("kind"):
-                    bars = list(zip(spans["start"], spans["end"] - spans["start"], strict=True))
-                    ax.broken_barh(bars, (row - 0.4, 0.8), color=KINDS.get(str(kind), GREY), linewidth=0)
+            for kind, spans in panel.groupby("kind"):
+                rows = spans["node"].astype(str).map(nodes.index)
+                bars = [  # one collection for all rows: this chart follows sliders
+                    ((start, row - 0.4), (start, row + 0.4), (end, row + 0.4), (end, row - 0.4))
+                    for row, start, end in zip(rows, spans["start"], spans["end"], strict=True)
+                ]
+                ax.add_collection(PolyCollection(bars, color=KINDS.get(str(kind), GREY), linewidth=0))
+            ax.autoscale_view()
             ax.set_yticks(range(len(nodes)), [re.sub(r"(\D)(\d+)$", r"\1 \2", node) for node in nodes], fontsize=9)
             ax.set_title(str(name), loc="left", fontsize=10, pad=3)
             ax.invert_yaxis()
