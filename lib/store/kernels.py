@@ -18,7 +18,7 @@ time stamp of a kernel's own file only.
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 from numba.types import boolean, float32, float64, int64, uint32, uint64, void
 
 OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}  # Python's division checks would forbid SIMD
@@ -32,7 +32,9 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _0, _1, _4, _32 = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _PART, _AHEAD = 64, 16
-"""Ids whose look-ups overlap; turns before it is changed that a row is asked for."""
+"""Ids that enter or leave an index together; turns before it is changed that a row is asked for."""
+_TURNS, _RING = 12, 31
+"""Turns of a look-up from the request for what lies far apart to its use; one less than a power of two above twice as many."""
 
 
 @intrinsic
@@ -152,40 +154,45 @@ def find_slots(ids, index, words, column, touch, slots, values):
     """
     rows, column, size, missing = words.view(np.float32), np.uint64(column), np.uint64(index.size), 0
     copied = np.uint64(values.shape[1]) if values.shape[0] else _0
-    bits, codes, entries = slot_field_bits(index.size), np.empty(_PART, np.uint64), np.empty(_PART, np.uint64)
+    bits, codes, entries = slot_field_bits(index.size), np.empty(_RING + 1, np.uint64), np.empty(_RING + 1, np.uint64)
     low = (_1 << bits) - _1
     index_at, words_at, stride = (
         np.uint64(index.ctypes.data),
         np.uint64(words.ctypes.data),
         _4 * np.uint64(words.shape[1]),
     )
-    for start in range(0, ids.size, _PART):
-        many = min(_PART, ids.size - start)
-        for i in range(many):
-            codes[i] = mix_bits(np.uint64(ids[start + i]))
-            prefetch(index_at + _4 * home_entry(codes[i], size))
-        for i in range(many):
-            entries[i] = first_candidate(index, size, home_entry(codes[i], size), (codes[i] & _LOW) >> bits, bits)
-            record = words_at + ((np.uint64(index[entries[i]]) & low) - _1) * stride
-            if index[entries[i]] != 0:
+    for turn in range(ids.size + 2 * _TURNS):
+        i = turn
+        if i < ids.size:
+            codes[i & _RING] = mix_bits(np.uint64(ids[i]))
+            prefetch(index_at + _4 * home_entry(codes[i & _RING], size))
+        i -= _TURNS
+        if 0 <= i < ids.size:
+            code = codes[i & _RING]
+            entry = first_candidate(index, size, home_entry(code, size), (code & _LOW) >> bits, bits)
+            entries[i & _RING] = entry
+            if index[entry] != 0:
+                record = words_at + ((np.uint64(index[entry]) & low) - _1) * stride
                 if copied:
                     prefetch_range(record, _4 * copied)
                 prefetch_range(record + _4 * column, stride - _4 * column)
-        for i in range(many):
-            key, entry, there = np.uint64(ids[start + i]), entries[i], np.uint64(start + i)
+        i -= _TURNS
+        if i < 0:
+            continue
+        key, entry, there = np.uint64(ids[i]), entries[i & _RING], np.uint64(i)
+        slot = (np.uint64(index[entry]) & low) - _1
+        while index[entry] != 0 and id_at(words, slot, column) != key:
+            entry = entry + _1 if entry + _1 < size else _0
+            entry = first_candidate(index, size, entry, (codes[i & _RING] & _LOW) >> bits, bits)
             slot = (np.uint64(index[entry]) & low) - _1
-            while index[entry] != 0 and id_at(words, slot, column) != key:
-                entry = entry + _1 if entry + _1 < size else _0
-                entry = first_candidate(index, size, entry, (codes[i] & _LOW) >> bits, bits)
-                slot = (np.uint64(index[entry]) & low) - _1
-            slots[there] = np.int64(slot) if index[entry] != 0 else -1
-            if index[entry] == 0:
-                missing += 1
-                continue
-            if touch:
-                words[slot, column + np.uint64(3)] = np.uint32(touch)
-            for d in range(copied):
-                values[there, d] = rows[slot, d]
+        slots[there] = np.int64(slot) if index[entry] != 0 else -1
+        if index[entry] == 0:
+            missing += 1
+            continue
+        if touch:
+            words[slot, column + np.uint64(3)] = np.uint32(touch)
+        for d in range(copied):
+            values[there, d] = rows[slot, d]
     return missing
 
 
@@ -259,14 +266,14 @@ def replace_rows(words, column, slots, values, stamps, only_if_newer):
 # Steps of the row optimisers: each changes the values and the state of one row. `numbers` are the optimiser's options.
 
 
-@njit(inline="always")
+@register_jitable(inline="always")
 def sgd(values, state, grad, dim, numbers):
     rate = np.float32(numbers[0])
     for d in range(dim):
         values[d] -= rate * grad[d]
 
 
-@njit(inline="always")
+@register_jitable(inline="always")
 def momentum(values, state, grad, dim, numbers):
     rate, kept, nesterov = np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     for d in range(dim):
@@ -274,7 +281,7 @@ def momentum(values, state, grad, dim, numbers):
         values[d] -= rate * (grad[d] + kept * state[d] if nesterov else state[d])
 
 
-@njit(inline="always")
+@register_jitable(inline="always")
 def adagrad(values, state, grad, dim, numbers):
     rate, floor, after = np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     for d in range(dim):
@@ -283,7 +290,7 @@ def adagrad(values, state, grad, dim, numbers):
         values[d] -= rate * grad[d] / (np.sqrt(before if after else state[d]) + floor)
 
 
-@njit(inline="always")
+@register_jitable(inline="always")
 def rowwise_adagrad(values, state, grad, dim, numbers):
     rate, floor, after = np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     four = dim & ~np.uint64(3)
@@ -303,7 +310,7 @@ def rowwise_adagrad(values, state, grad, dim, numbers):
         values[d] -= reach * grad[d]
 
 
-@njit(inline="always")
+@register_jitable(inline="always")
 def adam(values, state, grad, dim, numbers):
     lr, beta1, beta2, eps = numbers
     keep1, fresh1, keep2, fresh2 = np.float32(beta1), np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
@@ -317,34 +324,32 @@ def adam(values, state, grad, dim, numbers):
         values[d] -= rate * first[d] / (np.sqrt(second[d]) / root + floor)
 
 
-SGD, MOMENTUM, ADAGRAD, ROWWISE_ADAGRAD, ADAM = range(5)
 NUMBERS = 4
 """Options that a step takes, as floats."""
 
 
-@njit(void(NEW_BLOCK, INTS, BLOCK, int64, types.UniTuple(float64, NUMBERS), float64, int64, int64), **OPTIONS)
-def step(rows, slots, grads, kind, numbers, bound, column, stamp):
-    """Make a step of an optimiser on distinct slots. Values stay within `bound` unless it is 0; `stamp` goes to `column` >= 0."""
-    dim, high, words = np.uint64(grads.shape[1]), np.float32(bound), rows.view(np.uint32)
-    start, stride = np.uint64(rows.ctypes.data), _4 * np.uint64(rows.shape[1])
-    for i in range(slots.size):
-        prefetch_range(start + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), stride)
-        slot = np.uint64(slots[i])
-        values, state, grad = rows[slot, :dim], rows[slot, dim:], grads[np.uint64(i)]
-        if kind == ADAGRAD:
-            adagrad(values, state, grad, dim, numbers)
-        elif kind == ROWWISE_ADAGRAD:
-            rowwise_adagrad(values, state, grad, dim, numbers)
-        elif kind == ADAM:
-            adam(values, state, grad, dim, numbers)
-        elif kind == MOMENTUM:
-            momentum(values, state, grad, dim, numbers)
-        else:
-            sgd(values, state, grad, dim, numbers)
-        for d in range(dim if bound > 0 else _0):
-            if values[d] > high:
-                values[d] = high
-            elif values[d] < -high:
-                values[d] = -high
-        if column >= 0:
-            words[slot, np.uint64(column)] = np.uint32(stamp)
+def make_kernel(change):
+    """The kernel of an optimiser: a branch on the kind at each row would take longer than the step itself."""
+
+    @njit(void(NEW_BLOCK, INTS, BLOCK, types.UniTuple(float64, NUMBERS), float64, int64, int64), **OPTIONS)
+    def step(rows, slots, grads, numbers, bound, column, stamp):
+        """Make a step on distinct slots. Values stay within `bound` unless it is 0; `stamp` goes to `column` >= 0."""
+        dim, high, words = np.uint64(grads.shape[1]), np.float32(bound), rows.view(np.uint32)
+        start, stride = np.uint64(rows.ctypes.data), _4 * np.uint64(rows.shape[1])
+        for i in range(slots.size):
+            prefetch_range(start + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), stride)
+            slot = np.uint64(slots[i])
+            values = rows[slot, :dim]
+            change(values, rows[slot, dim:], grads[np.uint64(i)], dim, numbers)
+            for d in range(dim if bound > 0 else _0):
+                if values[d] > high:
+                    values[d] = high
+                elif values[d] < -high:
+                    values[d] = -high
+            if column >= 0:
+                words[slot, np.uint64(column)] = np.uint32(stamp)
+
+    return step
+
+
+SGD, MOMENTUM, ADAGRAD, ROWWISE_ADAGRAD, ADAM = map(make_kernel, (sgd, momentum, adagrad, rowwise_adagrad, adam))

@@ -12,7 +12,7 @@ that is updated after the step) are for rows alone: `check_dense` refuses them.
 Dense steps call torch.optim's functions, not its classes, whose first step imports a compiler: a second of every process that
 trains. Adam's, which is most of all steps, is its kernel itself: what stands before it takes three times as long as a small step.
 
-A new optimiser is a subclass with `initial_dense_state`, `step`, `columns`, `_step`, `_step_code` and a step of one row in
+A new optimiser is a subclass with `initial_dense_state`, `step`, `columns`, `_step`, `_kernel` and a step of one row in
 `lib/store/kernels.py`.
 """
 
@@ -111,9 +111,9 @@ class Optimizer(Checked, ABC):
         """
         if self.weight_decay:
             grads = self._decayed(grads, rows[slots, : grads.shape[1]])
-        kind, *numbers = self._step_code()
+        step, *numbers = self._kernel()
         numbers = (*map(float, numbers), *(kernels.NUMBERS - len(numbers)) * (0.0,))
-        kernels.step(rows, slots, grads, kind, numbers, self.weight_bound or 0.0, *mark)
+        step(rows, slots, grads, numbers, self.weight_bound or 0.0, *mark)
 
     def _decayed(self, grads: Any, values: Any) -> Any:
         return grads + self.weight_decay * values if self.weight_decay else grads
@@ -122,8 +122,8 @@ class Optimizer(Checked, ABC):
     def _step(self, values: Tensor, state: Tensor | None, grads: Tensor) -> None: ...
 
     @abstractmethod
-    def _step_code(self) -> tuple[Any, ...]:
-        """The kind of step and its numbers."""
+    def _kernel(self) -> tuple[Any, ...]:
+        """The kernel of `update_slots` and its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class SGD(Optimizer):
     def _step(self, values: Tensor, state: Tensor | None, grads: Tensor) -> None:
         values.add_(grads, alpha=-self.lr)
 
-    def _step_code(self) -> tuple[Any, ...]:
+    def _kernel(self) -> tuple[Any, ...]:
         return kernels.SGD, self.lr
 
 
@@ -167,7 +167,7 @@ class Momentum(Optimizer):
         state.mul_(self.momentum).add_(grads)
         values.add_(grads.add(state, alpha=self.momentum) if self.nesterov else state, alpha=-self.lr)
 
-    def _step_code(self) -> tuple[Any, ...]:
+    def _kernel(self) -> tuple[Any, ...]:
         return kernels.MOMENTUM, self.lr, self.momentum, self.nesterov
 
 
@@ -213,9 +213,9 @@ class Adagrad(Optimizer):
         lr, eps = self._numbers
         values.addcdiv_(grads, before.sqrt().add_(eps), value=-lr)
 
-    def _step_code(self) -> tuple[Any, ...]:
-        kind = kernels.ROWWISE_ADAGRAD if self.rowwise else kernels.ADAGRAD
-        return kind, *self._numbers, self.after
+    def _kernel(self) -> tuple[Any, ...]:
+        kernel = kernels.ROWWISE_ADAGRAD if self.rowwise else kernels.ADAGRAD
+        return kernel, *self._numbers, self.after
 
     @property
     def _numbers(self) -> tuple[float, float]:
@@ -262,7 +262,7 @@ class Adam(Optimizer):
         v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
         values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
 
-    def _step_code(self) -> tuple[Any, ...]:
+    def _kernel(self) -> tuple[Any, ...]:
         return kernels.ADAM, self.lr, self.beta1, self.beta2, self.eps
 
 
@@ -294,4 +294,4 @@ class DelayedNesterov(Optimizer):
     def columns(self, dim: int) -> int:
         raise BadOption("DelayedNesterov counts all gradients together, so it is for dense parameters, not for rows")
 
-    _step = _step_code = columns  # what makes steps of rows
+    _step = _kernel = columns  # what makes steps of rows

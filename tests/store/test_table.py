@@ -128,7 +128,7 @@ def test_read_only_input_compiles_nothing():
     table.assign(ids[:2], grads[:2])
     table.write(Rows(ids[:2], grads[:2], np.empty((2, 0), np.float32), ids[:2]))
     assert table.pull(ids).tolist() == [[1, 1]] * 3
-    for kernel in (kernels.unique, kernels.sum_count, kernels.step, kernels.find_slots, kernels.replace_rows):
+    for kernel in (kernels.unique, kernels.sum_count, kernels.SGD, kernels.find_slots, kernels.replace_rows):
         assert len(kernel.signatures) == 1, kernel.__name__
 
 
