@@ -48,7 +48,6 @@ SMALL = (
     "evaluation_triples",
 )
 """Options that a small model takes from the smoke profile."""
-_known: dict[tuple, tuple[float, float]] = {}
 
 
 def stand_in(job: Job) -> Run:
@@ -58,7 +57,7 @@ def stand_in(job: Job) -> Run:
     batch = max(phase.batch_size or real.batch_size for phase in phases)
     heavy = plan.gradients and _operations(replace(real, batch_size=batch)) > HEAVY
     own = _small(real) if heavy else real
-    kind = (job.title, plan.workers, batch, plan.gradients, str(job.cluster.clock), heavy)
+    kind = f"{job.title}, {plan.workers}, {batch}, {plan.gradients}, {job.cluster.clock}, {heavy}"
     with one_thread():
         length = 1
         try:
@@ -66,23 +65,30 @@ def stand_in(job: Job) -> Run:
         except LockstepError:  # a few batches may be too few: a rule that never mixes is refused
             length = LONGER
             run, _, _ = _seconds(job, own, batch, length)
-        if kind not in _known:  # the first run compiled
-            _known[kind] = _costs(job, own, batch, length)
+        costs = _noted_costs(kind) or _costs(job, own, batch, length)  # the first run compiled
     ends = min(real.samples, phases[-1].end_sample(real, plan.first, plan.workers))
-    _note(job, batch, max(ends - plan.first, 0), *_known[kind], heavy)
+    _note(job, kind, batch, max(ends - plan.first, 0), *costs, heavy)
     return replace(run, kept=run.model and replace(run.model, next_sample=ends))
 
 
+def _noted_costs(kind: str) -> tuple[float, float] | None:
+    """The costs of a kind of runs that was measured before, also by another process of the sweep."""
+    with open(os.environ[FOUND], encoding="utf-8") as file:
+        rows = (json.loads(line) for line in file)
+        return next(((row["fixed"], row["each"]) for row in rows if row["kind"] == kind), None)
+
+
 def _costs(job: Job, own: Workload, batch: int, length: int) -> tuple[float, float]:
-    """A run's fixed processor seconds and those of a batch, by two lengths that are far enough apart to tell."""
+    """A run's fixed processor seconds and those of a batch, by two lengths that are far enough apart to tell. Where there are
+    more evaluations than batches, several are one."""
     _, less, few = _seconds(job, own, batch, length)
     while True:
         length *= LENGTHENED
-        _, more, many = _seconds(job, own, batch, length)
+        run, more, many = _seconds(job, own, batch, length)
         if many < 2 * few:  # a whole pass is as short
             return 0.0, more / many
         each = max((more - less) / (many - few), 0.0)
-        if more - less > ENOUGH:
+        if more - less > ENOUGH and few > 4 * run.history["step"].isna().sum():
             return max(less - few * each, 0.0), each
         less, few = more, many
 
@@ -139,11 +145,11 @@ def _operations(workload: Workload) -> float:
     return workload.work().flops
 
 
-def _note(job: Job, batch: int, samples: int, fixed: float, each: float, heavy: bool) -> None:
+def _note(job: Job, kind: str, batch: int, samples: int, fixed: float, each: float, heavy: bool) -> None:
     plan = job.staged_run.plan
     real = replace(plan.workload, batch_size=batch)
     tables = real.tables()
-    row = {"workload": real.name, "protocol": plan.protocol.name, "workers": plan.workers, "batch": batch}
+    row = {"kind": kind, "workload": real.name, "protocol": plan.protocol.name, "workers": plan.workers, "batch": batch}
     row |= {"samples": samples, "gradients": plan.gradients, "fixed": fixed, "each": each, "heavy": heavy}
     row |= {
         "parameters": dense_parameters(real) if plan.gradients else 0,

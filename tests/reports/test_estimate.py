@@ -1,7 +1,9 @@
 """An estimate counts what a page's runs would cost, from short runs in their place."""
 
 import json
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 import lib
@@ -14,7 +16,7 @@ from reports.runner import estimate
 def noted(monkeypatch, tmp_path):
     monkeypatch.setenv(estimate.FOUND, str(tmp_path / "runs"))
     monkeypatch.setenv(train.STAND_IN, "reports.runner.estimate:stand_in")
-    monkeypatch.setattr(estimate, "_known", {})
+    (tmp_path / "runs").touch()
     return lambda: [json.loads(line) for line in (tmp_path / "runs").read_text().splitlines()]
 
 
@@ -43,6 +45,21 @@ def test_a_run_that_goes_on_from_another_costs_what_is_left(noted):
     first = lib.train("clicks-light", "sync", cluster, samples=64_000, keep=True, save=False)
     lib.train("clicks-light", "gba", cluster, samples=256_000, start=first, save=False)
     assert [row["samples"] for row in noted()] == [64_000, 192_000]
+
+
+@pytest.mark.parametrize("evaluations", [0, 1, 12, 40])
+@pytest.mark.parametrize("batches", [6, 100])
+def test_evaluations_are_no_part_of_a_batchs_cost(monkeypatch, evaluations, batches):
+    """Where there are more of them than batches, several are one, and a longer run has more: 0.1 s each, a batch 1 ms."""
+
+    def seconds(job, own, batch, length):
+        many = batches * length
+        run = SimpleNamespace(history=pd.DataFrame({"step": [None] * evaluations}))
+        return run, 0.3 + 0.1 * min(evaluations, many) + 0.001 * many, float(many)
+
+    monkeypatch.setattr(estimate, "_seconds", seconds)
+    fixed, each = estimate._costs(None, None, 10, 1)
+    assert each == pytest.approx(0.001) and fixed == pytest.approx(0.3 + 0.1 * evaluations)
 
 
 def test_the_sums_are_those_of_the_runs():
