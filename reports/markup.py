@@ -58,8 +58,10 @@ def _style() -> str:
     """The style sheet for an output, without its dark part: JupyterLab has a theme of its own, whose rules are taken back."""
     light = style().partition("@media screen and (prefers-color-scheme: dark)")[0]
     colours = "".join(f"--{name}: var(--jp-{jupyter}, {other}); " for name, (jupyter, other) in COLOURS.items())
-    base = f"{colours}--band: #bfe0d2; --tone: var(--soft); max-width: 50rem; color: var(--ink); font: 14px/1.55 sans-serif;"
-    return f"<style>.lockstep.lockstep.lockstep {{ {base} :where(:not(svg, svg *)) {{ all: revert }} {light} }}</style>"
+    base = f"{colours}--band: #bfe0d2; --tone: var(--soft); color: var(--ink); font: 14px/1.55 sans-serif;"
+    widths = "> :not(.table) { max-width: 50rem } .table table { width: auto; min-width: min(50rem, 100%) }"  # a notebook is wide
+    rules = f":where(:not(svg, svg *)) {{ all: revert }} {light} {widths}"
+    return f"<style>.lockstep.lockstep.lockstep {{ {base} {rules} }}</style>"
 
 
 @cache

@@ -74,15 +74,16 @@ def workload(samples: int, **options) -> Workload:
     return workloads.get("ctr-synthetic", **{"samples": samples, **sizes, **shape, **rates} | options)
 
 
-def light(samples: int, *, rate: float = 0.1, rows: float = 0.03, **options) -> Workload:
+def light(samples: int, *, rate: float | None = None, rows: float | None = None, **options) -> Workload:
     """Clicks for a factorisation machine with a small network, whose steps are a few times as cheap, for long passes; at full for
-    a DLRM of the paper's size. `rate` is that of the dense parameters, `rows` that of the rows; the defaults are S-EASGD's best
-    with ten trainers, on a tuning seed."""
+    a DLRM of the paper's size. `rate` is that of the dense parameters, `rows` that of the rows; by default they are S-EASGD's best
+    with ten trainers, on a tuning seed, and at full the named workload's."""
     sizes = {"batch_size": BATCH, "days": 1, "drift": 0.0, "hidden": (32,), "dense_features": 4}
-    rates = {"dense_optimizer": Adagrad(lr=rate), "row_optimizer": Adagrad(lr=rows)}
+    rates = {"dense_optimizer": Adagrad(lr=0.1), "row_optimizer": Adagrad(lr=0.03)}
     name = "criteo-dlrm" if setting.is_full() else "clicks-light"
     made = setting.workload(name, "shadowsync", "dataset 1", **{"samples": samples, **sizes, **rates} | options)
-    return replace(made, **rates)
+    given = {"dense_optimizer": rate, "row_optimizer": rows}
+    return replace(made, **{option: Adagrad(lr=lr) for option, lr in given.items() if lr})
 
 
 def store(task: Workload) -> RowStore:
