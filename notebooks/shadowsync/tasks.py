@@ -76,8 +76,8 @@ def workload(samples: int, **options) -> Workload:
 
 def light(samples: int, *, rate: float | None = None, rows: float | None = None, **options) -> Workload:
     """Clicks for a factorisation machine with a small network, whose steps are a few times as cheap, for long passes; at full for
-    a DLRM of the paper's size. `rate` is that of the dense parameters, `rows` that of the rows; by default they are S-EASGD's best
-    with ten trainers, on a tuning seed, and at full the named workload's."""
+    a DLRM of the paper's size. `rate` is that of the dense parameters, `rows` that of the rows; by default they are S-EASGD's
+    best with ten trainers, on a tuning seed, and at full the named workload's."""
     sizes = {"batch_size": BATCH, "days": 1, "drift": 0.0, "hidden": (32,), "dense_features": 4}
     rates = {"dense_optimizer": Adagrad(lr=0.1), "row_optimizer": Adagrad(lr=0.03)}
     name = "criteo-dlrm" if setting.is_full() else "clicks-light"
