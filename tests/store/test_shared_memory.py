@@ -184,7 +184,7 @@ def test_a_call_that_fails_changes_nothing(name, monkeypatch):
     def broken(*args):
         raise MemoryError
 
-    for function in ("insert", "step"):
+    for function in ("insert", "ADAGRAD"):
         with monkeypatch.context() as patched:
             patched.setattr(kernels, function, broken)
             with pytest.raises(MemoryError):
