@@ -36,6 +36,8 @@ HEAVY = 1e9
 """Operations of a batch from which on a small model stands in."""
 SHORT = 4
 """Batches of each worker in the place of a pass."""
+WHOLE = 1_000
+"""Samples up to which a pass is made whole and once: it is an example in a notebook, whose result may be checked."""
 LONGER = 32
 """Times that, where it is too short for a rule."""
 LENGTHENED = 6
@@ -61,11 +63,14 @@ def stand_in(job: Job) -> Run:
     with one_thread():
         length = 1
         try:
-            run, _, _ = _seconds(job, own, batch, length)
+            run, seconds, batches = _seconds(job, own, batch, length)
         except LockstepError:  # a few batches may be too few: a rule that never mixes is refused
             length = LONGER
-            run, _, _ = _seconds(job, own, batch, length)
-        costs = _noted_costs(kind) or _costs(job, own, batch, length)  # the first run compiled
+            run, seconds, batches = _seconds(job, own, batch, length)
+        if real.samples <= WHOLE:
+            costs = 0.0, seconds / max(batches, 1.0)
+        else:
+            costs = _noted_costs(kind) or _costs(job, own, batch, length)  # the first run compiled
     ends = min(real.samples, phases[-1].end_sample(real, plan.first, plan.workers))
     _note(job, kind, batch, max(ends - plan.first, 0), *costs, heavy)
     return replace(run, kept=run.model and replace(run.model, next_sample=ends))
@@ -99,6 +104,8 @@ def _seconds(job: Job, own: Workload, batch: int, share: int) -> tuple[Run, floa
     size = batch if own is plan.workload else min(batch, 8)
     days = max(getattr(own, "days", 0), 1)
     samples = min(max(SHORT * share * plan.workers * size, 2 * days, 64), plan.workload.samples)
+    if plan.workload.samples <= WHOLE:
+        samples = plan.workload.samples
     scale = samples / plan.workload.samples
     short = replace(own, samples=samples, batch_size=_less(own.batch_size, size, batch))
     first = min(round(plan.first * scale), samples - 1)

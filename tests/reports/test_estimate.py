@@ -28,6 +28,11 @@ def test_a_run_is_noted_with_its_own_size_and_a_short_one_is_made(noted):
     assert run.summary["samples"] == 4 * 4 * 64 and 0 < run.summary["auc"] < 1 and row["each"] > 0
 
 
+def test_an_example_is_made_whole(noted):
+    run = lib.train("clicks-light", "gba", VirtualCluster(workers=2), batch_size=8, samples=960, save=False)
+    assert run.summary["samples"] == 960 and noted()[0]["samples"] == 960
+
+
 def test_a_small_model_stands_in_for_one_that_takes_long(noted):
     lib.train("criteo-ffnn", "hybrid", VirtualCluster(workers=2), profile="full", samples=40_000_000, save=False)
     (row,) = noted()
@@ -79,6 +84,6 @@ def test_a_pass_that_is_no_longer_than_a_short_run_is_taken_as_it_is(noted, monk
     """Both have the same 4 batches and differ by chance: 3 s in place of 2 are 0.75 s a batch, not 1 s for each batch more."""
     own, seconds = estimate._seconds, iter([9.0, 2.0, 3.0])
     monkeypatch.setattr(estimate, "_seconds", lambda *given: (own(*given)[0], next(seconds), 4.0))
-    lib.train("clicks-light", "sync", VirtualCluster(workers=1), samples=256, save=False)
+    lib.train("clicks-light", "sync", VirtualCluster(workers=1), batch_size=256, samples=1_024, save=False)
     (row,) = noted()
     assert (row["each"], row["fixed"]) == (0.75, 0.0)
