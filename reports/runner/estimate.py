@@ -59,7 +59,8 @@ def stand_in(job: Job) -> Run:
     batch = max(phase.batch_size or real.batch_size for phase in phases)
     heavy = plan.gradients and _operations(replace(real, batch_size=batch)) > HEAVY
     own = _small(real) if heavy else real
-    kind = f"{job.title}, {plan.workers}, {batch}, {plan.gradients}, {job.cluster.clock}, {heavy}"
+    example = real.samples <= WHOLE
+    kind = "" if example else f"{job.title}, {plan.workers}, {batch}, {plan.gradients}, {job.cluster.clock}, {heavy}"
     with one_thread():
         length = 1
         try:
@@ -67,10 +68,8 @@ def stand_in(job: Job) -> Run:
         except LockstepError:  # a few batches may be too few: a rule that never mixes is refused
             length = LONGER
             run, seconds, batches = _seconds(job, own, batch, length)
-        if real.samples <= WHOLE:
-            costs = 0.0, seconds / max(batches, 1.0)
-        else:
-            costs = _noted_costs(kind) or _costs(job, own, batch, length)  # the first run compiled
+        own_costs = (0.0, seconds / max(batches, 1.0)) if example else None
+        costs = own_costs or _noted_costs(kind) or _costs(job, own, batch, length)  # the first run compiled
     ends = min(real.samples, phases[-1].end_sample(real, plan.first, plan.workers))
     _note(job, kind, batch, max(ends - plan.first, 0), *costs, heavy)
     return replace(run, kept=run.model and replace(run.model, next_sample=ends))
@@ -103,9 +102,8 @@ def _seconds(job: Job, own: Workload, batch: int, share: int) -> tuple[Run, floa
     staged, plan = job.staged_run, job.staged_run.plan
     size = batch if own is plan.workload else min(batch, 8)
     days = max(getattr(own, "days", 0), 1)
-    samples = min(max(SHORT * share * plan.workers * size, 2 * days, 64), plan.workload.samples)
-    if plan.workload.samples <= WHOLE:
-        samples = plan.workload.samples
+    least = max(SHORT * share * plan.workers * size, 2 * days, 64, WHOLE if plan.workload.samples <= WHOLE else 0)
+    samples = min(least, plan.workload.samples)
     scale = samples / plan.workload.samples
     short = replace(own, samples=samples, batch_size=_less(own.batch_size, size, batch))
     first = min(round(plan.first * scale), samples - 1)

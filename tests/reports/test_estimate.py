@@ -31,6 +31,9 @@ def test_a_run_is_noted_with_its_own_size_and_a_short_one_is_made(noted):
 def test_an_example_is_made_whole(noted):
     run = lib.train("clicks-light", "gba", VirtualCluster(workers=2), batch_size=8, samples=960, save=False)
     assert run.summary["samples"] == 960 and noted()[0]["samples"] == 960
+    lib.train("clicks-light", "gba", VirtualCluster(workers=2), batch_size=8, samples=96_000, save=False)
+    example, more = noted()
+    assert more["kind"] and not example["kind"] and more["each"] != example["each"]  # which has what compiling took
 
 
 def test_a_small_model_stands_in_for_one_that_takes_long(noted):
