@@ -25,7 +25,7 @@ from lib.results.run import Run
 from reports.claims.dependencies import flatten
 from reports.markup import TEMPLATES, Fragment, parts
 from reports.notebook_output import claims, found, intervals, provenance_card, settings, table, verdicts  # noqa: F401, where notebooks find them
-from reports.palette import BLACK, DASHES, DOTTED, GREY, KINDS, MARKS, colour, colours, shades  # noqa: F401
+from reports.palette import BLACK, DASHES, DOTTED, GREY, KINDS, MARKS, SOLID, colour, colours, shades  # noqa: F401
 from reports.quantities import label
 from reports.runner import repeat  # noqa: F401
 
@@ -95,17 +95,14 @@ def curves(
         fig = Figure(figsize=(WIDTH, 3.7), layout="constrained")
         ax = fig.subplots()
         looks = _looks("protocol", data, predicted)
-        for name, group in data.groupby("protocol", sort=False):
-            tone, dashes = looks[str(name)]
-            look = {"alpha": 0.85, "linestyle": dashes} if predicted is None else POINTS
-            for i, (_, line) in enumerate(group.groupby("seed") if "seed" in group else [(0, group)]):
-                line = line.sort_values(x)
-                ax.plot(line[x], line[y], color=tone, markersize=5, label=None if i else str(name), **look)
-        for text, mark in _references(ax, x, y, "protocol", looks, None, predicted).items():
-            ax.plot([], [], label=text, **mark)
+        units = "seed" if "seed" in data else None
+        handles = _lines(
+            ax, data, x, y, "protocol", looks, predicted is not None, estimator=None, units=units, alpha=0.85
+        )
+        handles |= _references(ax, x, y, "protocol", looks, None, predicted)
         ax.set(xlabel=label(x, seconds), ylabel=label(y, seconds))
         ax.ticklabel_format(axis="y", useOffset=False)
-        ax.legend(title=None, loc="best", handlelength=3)
+        ax.legend(handles.values(), handles, loc="best", handlelength=3)
     return fig
 
 
@@ -129,25 +126,13 @@ def panels(
         fig = Figure(figsize=(WIDTH, 2.1 * len(rows) + 0.7), layout="constrained")
         grid = fig.subplots(len(rows), len(columns), sharey="row", squeeze=False)
         handles: dict[str, Any] = {}
-        looks = _looks(hue, data, predicted, paper)
+        looks = _apart(_looks(hue, data, predicted, paper))
         for (i, this), (j, that) in product(enumerate(rows), enumerate(columns)):
             ax, tables = grid[i, j], (data, paper, predicted)
             here = [each if each is None else each[(each[row] == this) & (each[column] == that)] for each in tables]
             measured, *references = here
-            used = set()
-            for name, group in measured.groupby(hue, sort=False):
-                tone, dashes = looks[str(name)]
-                dashes = next((d for d in (dashes, *DASHES) if (tone, d) not in used), dashes)  # variants of a protocol
-                used.add((tone, dashes))
-                spread = group.groupby(x)[y].agg(["mean", "min", "max"])
-                if predicted is None:
-                    ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
-                else:
-                    ax.vlines(spread.index, spread["min"], spread["max"], color=tone, linewidth=1)
-                look = {"linestyle": dashes, "marker": "."} if predicted is None else POINTS
-                handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, markersize=5, **look)[0]
-            legend = _references(ax, x, y, hue, looks, *references)
-            handles |= {text: Line2D([], [], **mark) for text, mark in legend.items()}
+            handles |= _lines(ax, measured, x, y, hue, looks, predicted is not None, marker=".", errorbar=("pi", 100))
+            handles |= _references(ax, x, y, hue, looks, *references)
             ax.set_title(", ".join(filter(None, (this, that))), loc="left", fontsize=10, pad=3)
             ax.set_ylabel(label(y) if j == 0 else "")
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
@@ -165,9 +150,37 @@ def _looks(hue: str, *tables: Table) -> dict[str, Any]:
     return {name: colour(name) for name in names} if hue == "protocol" else colours(names)
 
 
+def _apart(looks: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with other dashes where two names, as a protocol's variants, share colour and dashes."""
+    taken: dict[str, Any] = {}
+    for name, (tone, dashes) in looks.items():
+        free = (each for each in (dashes, *DASHES) if (tone, each) not in taken.values())
+        taken[name] = tone, next(free, dashes)
+    return taken
+
+
+def _lines(
+    ax: Axes, data: pd.DataFrame, x: str, y: str, hue: str, looks: Mapping[str, Any], marks: bool, **options: Any
+) -> dict[str, Line2D]:
+    """Draw a line for each name, with seaborn, or marks with bars alone; return the legend's texts with their lines."""
+    data = data.assign(**{hue: data[hue].astype(str)})
+    names = [*dict.fromkeys(data[hue])]
+    tones = {name: looks[name][0] for name in names}
+    dashes = {name: "" if looks[name][1] == SOLID else looks[name][1][1] for name in names}
+    look = {"style": hue, "dashes": dashes, "err_kws": {"alpha": 0.15, "linewidth": 0}}
+    if marks:
+        look = POINTS | {"err_style": "bars", "err_kws": {"linewidth": 1}}
+    sns.lineplot(
+        data, x=x, y=y, hue=hue, palette=tones, legend=False, ax=ax, markersize=5, markeredgewidth=0, **options | look
+    )
+    shown = {"marker": options.get("marker", ""), "markersize": 5, "alpha": options.get("alpha", 1)}
+    lines = {name: {"linestyle": looks[name][1]} | shown | (POINTS if marks else {}) for name in names}
+    return {name: Line2D([], [], color=tones[name], **line) for name, line in lines.items()}
+
+
 def _references(
     ax: Axes, x: str, y: str, hue: str, looks: Mapping[str, Any], paper: Table, predicted: Table
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Line2D]:
     """Draw the paper's values as hollow marks and predictions as lines; return the legend's texts with their marks."""
     legend: dict[str, dict[str, Any]] = {}
     if predicted is not None:
@@ -181,7 +194,7 @@ def _references(
         for name, group in paper.groupby(hue, sort=False):
             ax.plot(group[x], group[y], zorder=4, **HOLLOW | {"markeredgecolor": looks[str(name)][0]})
         legend["the paper"] = HOLLOW
-    return legend
+    return {text: Line2D([], [], **mark) for text, mark in legend.items()}
 
 
 def gantt(data: pd.DataFrame, seconds: str = "virtual") -> Figure:
