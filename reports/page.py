@@ -28,6 +28,8 @@ ROLES = ("verdicts", "settings", "claims", "provenance", "progress")
 """The outputs of a notebook that have a place of their own on its page."""
 LARGEST = 2_000_000
 """The most bytes of a page; of a file of numbers twice as many, for a figure of 46 seeds."""
+TEXT_ENDS = '<h[1-6] |<details class="code"|<div class="(?:result|output)"|<pre class="output"|<section|<nav|<footer'
+"""Where a text on a page ends: at a heading, code or an output."""
 FORBIDDEN = frozenset(["script", "iframe", "object", "embed", "link", "base", "frame", "applet", "portal", "form"])
 FETCHED = frozenset(["src", "srcset", "data", "poster", "background", "manifest", "action", "formaction", "xlink:href"])
 FETCHED_BY_STYLE = re.compile(r"@import[^;]*|url\(\s*['\"]?(?!data:)[^)]*\)|image-set\([^)]*\)", re.IGNORECASE)
@@ -159,22 +161,31 @@ def _rules_commit(file: Path) -> str:
 
 
 def with_words(html: str, name: str, verdicts: Sequence[claims.Verdict]) -> str:
-    """A page with today's words: its notebook's title and question, and its headline below the title.
+    """A page with today's words: its notebook's title and question, its text below headings that the page has, and its headline.
 
     Where a page has nothing in short, nothing shows where its question ends, and it stays.
     """
-    from nbconvert.filters import markdown2html
-
     notebook = runner.read(paths.notebooks() / f"{name}.ipynb")
-    first = next((runner.source(cell) for cell in notebook["cells"] if cell["cell_type"] == "markdown"), "")
-    if first.startswith("# "):
-        question = re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html(first))
-        old = r'<h1.*?(?=(?:<div class="result">)?<section class="short")'
-        html = _replaced(old, _with_contents(question), html)
+    question, *texts = _texts(notebook)
+    if question.startswith("<h1"):
+        html = _replaced(r'<h1.*?(?=(?:<div class="result">)?<section class="short")', question, html)
         html = _replaced("<title>.*?</title>", f"<title>{escape(runner.title(notebook))} · Lockstep</title>", html)
+    for text in texts:
+        if heading := re.match(r'<h[2-6][^>]* id="([^"]+)"', text):
+            html = _replaced(rf'<h[2-6][^>]* id="{heading[1]}".*?(?={TEXT_ENDS})', text, html)
     html = re.sub(r'<p class="(?:headline|terminology note)">.*?</p>', "", html)
     terms = next((each.terms for each in runner.papers() if each.folder == name.rpartition("/")[0]), "")
     return _replaced("</h1>", f"</h1>{parts().headline(headline(name, verdicts), terms)}", html)
+
+
+def _texts(notebook: Mapping[str, Any]) -> list[str]:
+    """The texts of a notebook as HTML: its first, and those of the other cells, cut at headings."""
+    from nbconvert.filters import markdown2html
+
+    cells = [runner.source(cell) for cell in notebook["cells"] if cell["cell_type"] == "markdown"]
+    html = re.sub(r'<a class="anchor-link".*?</a>', "", "<!--cell-->".join(map(markdown2html, cells)))
+    first, *others = _with_contents(html).split("<!--cell-->")
+    return [first, *(text for other in others for text in re.split(r"(?=<h[2-6] )", other))]
 
 
 def _replaced(pattern: str, text: str, html: str) -> str:

@@ -52,7 +52,7 @@ class House:
             if text is None:
                 continue
             cell = {"cell_type": "code", "id": f"c{i}", "metadata": {}, "source": text}
-            if text.startswith("# "):
+            if text.startswith(("# ", "## ")):
                 cell["cell_type"] = "markdown"
             else:
                 cell |= {"execution_count": None, "outputs": []}

@@ -406,3 +406,10 @@ def test_git_keeps_the_reference_and_nothing_else_of_the_reports():
     if ignored.returncode == 128:
         pytest.skip("no checkout of git")
     assert ignored.stdout.split() == others
+
+
+def test_each_file_of_the_reference_is_made_by_publishing_or_kept_by_it():
+    made = {"README.md", "across.html", "claims", "index.html", "protocols", "protocols.json", "rules.html"}
+    made |= {f"{index.FRONT}.json", f"{index.FRONT}.svg", *publish.BY_HAND}
+    first = {experiment.name.partition("/")[0] for experiment in runner.experiments()}
+    assert {path.name for path in paths.reference().iterdir()} <= made | first | {f"{name}.html" for name in first}

@@ -94,6 +94,18 @@ def test_a_page_of_an_earlier_run_gets_todays_title_question_and_finding(house):
     assert "BSP means" in bare and "No claims." in bare
 
 
+def test_a_page_of_an_earlier_run_gets_todays_text_below_its_headings(house):
+    texts = "# Does it?", "## How\n\nToday's way.\n\n### More\n\nMuch more.", "## Limits\n\n- A small one."
+    house.notebook("gba/one", *texts, parameters="x: int = 1")
+    code, result = '<details class="code">1</details>', '<div class="result"><h2 id="verdicts">V</h2></div>'
+    old = f'<h1>Does it?</h1><h2 id="how">How</h2><p>Before.</p>{code}<p>Stays.</p>{result}<h2 id="limits">Limits</h2><nav>'
+    new = with_words(old, "gba/one", [])
+    assert "Before." not in new and "<p>Today's way.</p>" in unescape(new) and f"{code}<p>Stays.</p>{result}" in new
+    assert "Much more." not in new, "below a heading that the page has not"
+    assert re.search(r'<h2 id="limits">Limits</h2>\s*<ul>\s*<li>A small one.</li>\s*</ul>\s*<nav>', new)
+    assert with_words(new, "gba/one", []) == new
+
+
 def test_a_page_names_the_commits_of_its_runs_its_rules_and_itself():
     old = "<summary>How to repeat this page, and what it was made with</summary><dt>commit</dt> · commit 0123456789abc"
     new = framed(old, "oac/eviction")
