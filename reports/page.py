@@ -85,7 +85,7 @@ def render(executed: str | os.PathLike) -> str:
     body, _ = exporter.from_notebook_node(nb, resources={"lockstep": page})
     if facts.get("profile") == "smoke":
         verdicts = claims.published(name)
-    html = framed(with_words(_with_contents(figure_first(body)), name, verdicts), name)
+    html = framed(with_words(figure_first(_with_contents(body)), name, verdicts), name)
     check_offline(html, name)
     if (size := len(html.encode())) >= LARGEST:
         raise PageError(f"{name}: the page has {size / 1e6:.1f} MB, 2 is the most; draw fewer or smaller figures")
@@ -171,8 +171,11 @@ def with_words(html: str, name: str, verdicts: Sequence[claims.Verdict]) -> str:
         html = _replaced(r'<h1.*?(?=(?:<div class="result">)?<section class="short")', question, html)
         html = _replaced("<title>.*?</title>", f"<title>{escape(runner.title(notebook))} · Lockstep</title>", html)
     for text in texts:
-        if heading := re.match(r'<h[2-6][^>]* id="([^"]+)"', text):
-            html = _replaced(rf'<h[2-6][^>]* id="{heading[1]}".*?(?={TEXT_ENDS})', text, html)
+        if heading := re.match(r'<h[2-6][^>]* id="(limits|[^"]+")', text):  # limits, whatever else the heading says
+            html = _replaced(rf'<h[2-6][^>]* id="{heading[1]}.*?(?={TEXT_ENDS})', text, html)
+    html = _with_contents(
+        _replaced('(?<=<nav class="contents" aria-label="Contents">).*?(?=</nav>)', "<!--contents-->", html)
+    )
     html = re.sub(r'<p class="(?:headline|terminology note)">.*?</p>', "", html)
     terms = next((each.terms for each in runner.papers() if each.folder == name.rpartition("/")[0]), "")
     return _replaced("</h1>", f"</h1>{parts().headline(headline(name, verdicts), terms)}", html)

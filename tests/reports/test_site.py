@@ -90,15 +90,15 @@ def test_a_page_of_an_earlier_run_gets_todays_title_question_and_finding(house):
     assert '<h1 id="does-it">Does it?</h1><p class="headline">It does.</p>' in new and new.endswith("kept</section>")
     assert with_words(new, "gba/one", []) == new
     bare = with_words("<h1>Old</h1><p>No claims.</p>", "gba/one", [])
-    assert bare.startswith('<h1>Old</h1><p class="headline">It does.</p>')
+    assert bare.startswith('<h1 id="old">Old</h1><p class="headline">It does.</p>')
     assert "BSP means" in bare and "No claims." in bare
 
 
 def test_a_page_of_an_earlier_run_gets_todays_text_below_its_headings(house):
     texts = "# Does it?", "## How\n\nToday's way.\n\n### More\n\nMuch more.", "## Limits\n\n- A small one."
     house.notebook("gba/one", *texts, parameters="x: int = 1")
-    code, result = '<details class="code">1</details>', '<div class="result"><h2 id="verdicts">V</h2></div>'
-    old = f'<h1>Does it?</h1><h2 id="how">How</h2><p>Before.</p>{code}<p>Stays.</p>{result}<h2 id="limits">Limits</h2><nav>'
+    code, result = '<details class="code">1</details>', '<div class="result"><h2 id="verdicts">Verdicts</h2></div>'
+    old = f'<h1>Does it?</h1><h2 id="how">How</h2><p>Before.</p>{code}<p>Stays.</p>{result}<h2 id="limits-and-more">Limits, and more</h2><nav>'
     new = with_words(old, "gba/one", [])
     assert "Before." not in new and "<p>Today's way.</p>" in unescape(new) and f"{code}<p>Stays.</p>{result}" in new
     assert "Much more." not in new, "below a heading that the page has not"
