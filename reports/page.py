@@ -173,9 +173,8 @@ def with_words(html: str, name: str, verdicts: Sequence[claims.Verdict]) -> str:
     for text in texts:
         if heading := re.match(r'<h[2-6][^>]* id="(limits|[^"]+")', text):  # limits, whatever else the heading says
             html = _replaced(rf'<h[2-6][^>]* id="{heading[1]}.*?(?={TEXT_ENDS})', text, html)
-    html = _with_contents(
-        _replaced('(?<=<nav class="contents" aria-label="Contents">).*?(?=</nav>)', "<!--contents-->", html)
-    )
+    nav = '<nav class="contents" aria-label="Contents"><!--contents-->'
+    html = _with_contents(_replaced('<nav [^>]*class="contents".*?(?=</nav>)', nav, html))
     html = re.sub(r'<p class="(?:headline|terminology note)">.*?</p>', "", html)
     terms = next((each.terms for each in runner.papers() if each.folder == name.rpartition("/")[0]), "")
     return _replaced("</h1>", f"</h1>{parts().headline(headline(name, verdicts), terms)}", html)
