@@ -108,15 +108,11 @@ def _setting(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str
 
 
 def _show(found: "Comparison") -> None:
-    from notebooks.advisor.comparison import CLOCK
-
     print(found.table().to_string(index=False))
     print(
         f"best rate: as a multiple of the workload's own; time: to {found.target}; age: in updates; [a, b]: 95 % interval"
     )
-    print(
-        f"Time is simulated unless the cluster is local or ray; differences below {100 * CLOCK:.0f} % mean nothing.\n"
-    )
+    print("Time is simulated unless the cluster is local or ray; its order is to be trusted only beyond 10 %.\n")
 
 
 def _print(text: str) -> None:

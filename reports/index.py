@@ -23,7 +23,7 @@ from reports.notebook_output import verdict_table
 from reports.page import check_offline, export, framed, page_style, policy
 from reports.palette import colour
 from reports.runner import Experiment, Paper
-from reports.summary_text import failures, judged_again, overview, reason, sentence
+from reports.summary_text import failures, judged_again, overview, reason, sentence, uncounted
 from reports.thumbnails import thumbnails
 
 FRONT = "which_protocol"
@@ -145,7 +145,7 @@ def finding(name: str, verdicts: Sequence[claims.Verdict]) -> str:
 
 
 FUNCTIONS = (chance, colour, effects, failures, filters, finding, headline, judged_again, overview, paper_headline)
-FUNCTIONS += (reason, runs_code, sentence, tallies, verdict_table)
+FUNCTIONS += (reason, runs_code, sentence, tallies, uncounted, verdict_table)
 """The functions that templates call."""
 
 

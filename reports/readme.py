@@ -72,7 +72,9 @@ def protocols(folder: Path) -> str:
     data = compare_figure.read_conditions(folder)
     rows = [("Family", "How it works", "Faster than Sync with", "Slower than Sync with", "AUC − Sync's")]
     for each in compare_figure.families():
-        names = ", ".join(f"`{name}`" for name in each["members"])
+        new = [] if data is None else [name for name in each["members"] if name not in {*data["protocol"]}]
+        known = [name for name in each["members"] if name not in new]
+        names = "; not measured: ".join(", ".join(f"`{name}`" for name in part) for part in (known, new) if part)
         measured = ("–", "–", "–") if data is None else compare_figure.advice(data, each["members"])
         rows.append((f"**{each['family']}** {names}", each["idea"], *measured))
     return _table(rows)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from reports import runner
 from reports.claims import AGAINST, PROVISIONAL, SHELF, Verdict, counts, published, tally
 from reports.markup import parts
 from reports.quantities import result_text
@@ -37,8 +38,8 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
     failed = failures(verdicts)
     rest = sorted((v for v in verdicts if v not in failed), key=_papers_first)
     totals = [f"{NAMES[kind]}: {tally(found)}" for kind, found in counts(verdicts).items()]
-    shown = [(v, sentence(v)) for v in rest[:MOST]]
-    return parts().short(shown, [(v, sentence(v), reason(v)) for v in failed], totals, source=source)
+    shown = [(v, sentence(v) + uncounted(v)) for v in rest[:MOST]]
+    return parts().short(shown, [(v, sentence(v) + uncounted(v), reason(v)) for v in failed], totals, source=source)
 
 
 def _papers_first(verdict: Verdict) -> bool:
@@ -96,14 +97,16 @@ def held(verdicts: Sequence[Verdict]) -> str:
     judged = [each for each in counted if each.word != SHELF]
     again = sum(bool(each.again) for each in judged)
     younger = "which are" if again == len(judged) else f"{again} of which are"
-    rules = f"today's rules, {younger} younger than the runs" if again else "pre-registered rules"
+    named = {paper.folder: paper.name for paper in runner.papers()}
+    whose = dict.fromkeys(named.get(each.claim.folder, each.claim.folder) for each in judged if each.again)
+    rules = f"today's rules, {younger} younger than the runs ({', '.join(whose)})" if again else "pre-registered rules"
     texts = dict(SAID)
     if alone := sum(any(PROVISIONAL in case.detail for case in each.cases) for each in counted):
         texts["reproduced"] += f" ({alone} provisionally: no damaged control run shows that a loss would be seen)"
     words = ", ".join(f"{found[word]} {text}" for word, text in texts.items() if found[word])
     text = f"We judged {len(judged)} of the papers' claims by {rules}: {words}."
     if found[SHELF]:
-        text += f" {found[SHELF]} more are not comparable, since our conditions differ from the paper's."
+        text += f" {found[SHELF]} more are not comparable, since conditions differ."
     return text
 
 

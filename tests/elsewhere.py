@@ -124,7 +124,7 @@ def as_on_a_device(monkeypatch) -> None:
     def add_up(model, *args, **options):
         made(model, *args, **options)
         sizes = [parameter.numel() for parameter in model._parameters]
-        for parameter, values in zip(model._parameters, model.vector.split(sizes), strict=True):
+        for parameter, values in zip(model._parameters, model.vector[: model.size].split(sizes), strict=True):
             if isinstance(values, Away):
                 parameter.here = values.here.view(parameter.shape)
             parameter.register_post_accumulate_grad_hook(_into(parameter.grad))

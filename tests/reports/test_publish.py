@@ -330,7 +330,7 @@ def test_a_rule_that_changed_judges_the_published_runs_again(ran):
         assert after["claims/a.b.json"] == before["claims/a.b.json"]
         assert b'"word": "reproduced"' in after["claims/a.b.json"]
         text = " ".join((ran.root / "README.md").read_text().split())
-        assert "by today's rules, which are younger than the runs: 1 hold in direction but not in size." in text
+        assert "by today's rules, which are younger than the runs (GBA): 1 hold in direction but not in size." in text
         assert "| 2: 1 other size, 1 waiting for a run |" in text
     (paths.reference() / "claims" / "a.b.json").unlink()
     publish.publish()
