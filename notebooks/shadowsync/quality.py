@@ -35,7 +35,8 @@ def figures(run: Run, **case) -> dict[str, float]:
     found |= study.quality_figures(run, "ne", "ne")
     for name, end in (("ne", "ne_of_average"), (SERVERS_COPY, "ne_of_centre")):
         if end in run.summary:
-            found |= {name: run.summary[f"expected_{end}"], study.BY_LABELS(name): run.summary[end]}
+            by_labels, expected = run.summary[end], run.summary.get(f"expected_{end}")  # None of real data
+            found |= {name: by_labels} if expected is None else {name: expected, study.BY_LABELS(name): by_labels}
     return found | {"sync_gap": run.summary["sync_gap"], "eps": run.steady_qps}
 
 
