@@ -141,7 +141,9 @@ class Task(Checked):
             **size.options,
         }
         name = size.model or self.workload_name
-        return workloads.get(name, "full" if profile == "full" else "smoke", **setting.with_data(name, whole))
+        if setting.data() and setting.holds(self.kind):  # a task of another kind is only timed there
+            whole = setting.with_data(name, whole)
+        return workloads.get(name, "full" if profile == "full" else "smoke", **whole)
 
     @property
     def adam(self) -> Adam:
