@@ -65,10 +65,11 @@ def levels(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def cases(tasks: Sequence[str], seeds: Sequence[int]) -> list[study.Case]:
-    """Four workers on all tasks, sixteen on one; and a model that learns nothing, once for each."""
+    """Four workers on all tasks, sixteen on one if it is among them; and a model that learns nothing, once for each."""
     found = []
     for mode, (workers, _) in RULES.items():
-        found += study.grid(task=tasks if workers == 4 else [ALONE], workers=[workers], mode=[mode], seed=seeds)
+        some = [task for task in tasks if workers == 4 or task == ALONE]
+        found += study.grid(task=some, workers=[workers], mode=[mode], seed=seeds)
     counts = dict.fromkeys((each["task"], each["workers"]) for each in found)
     frozen = {"mode": quality.FROZEN, "seed": seeds[0]}
     return found + [{"task": task, "workers": workers, **frozen} for task, workers in counts]

@@ -34,7 +34,7 @@ def twin(tmp_path_factory):
     def made(name):
         if name not in folders:
             raw, folder = (str(tmp_path_factory.mktemp(name) / part) for part in ("raw", "prepared"))
-            assert main([name, raw, "--twin", "--rows", "20000"]) == main([name, raw, folder]) == 0
+            assert main([name, raw, "--twin", "--rows", "60000"]) == main([name, raw, folder]) == 0
             folders[name] = folder
         return folders[name]
 
