@@ -163,6 +163,8 @@ def _lines(
     ax: Axes, data: pd.DataFrame, x: str, y: str, hue: str, looks: Mapping[str, Any], marks: bool, **options: Any
 ) -> dict[str, Line2D]:
     """Draw a line for each name, with seaborn, or marks with bars alone; return the legend's texts with their lines."""
+    if data.empty:  # a panel of pairs that were not measured
+        return {}
     data = data.assign(**{hue: data[hue].astype(str)})
     names = [*dict.fromkeys(data[hue])]
     tones = {name: looks[name][0] for name in names}

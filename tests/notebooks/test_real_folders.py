@@ -47,4 +47,5 @@ def test_a_page_trains_on_a_folder_of_real_data(name, twin, tmp_path, monkeypatc
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path))
     data = twin(OTHERS.get(name) or TWINS[name.partition("/")[0]])
     given = {"profile": "smoke", "data": data}
-    papermill.execute_notebook(str(paths.notebooks() / f"{name}.ipynb"), None, given, progress_bar=False)
+    done = papermill.execute_notebook(str(paths.notebooks() / f"{name}.ipynb"), None, given, progress_bar=False)
+    assert not done.metadata["papermill"]["exception"] and list((tmp_path / "runs").iterdir()), "it trained"

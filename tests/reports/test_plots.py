@@ -62,6 +62,13 @@ def test_panels_stand_over_numbers_or_over_words():
         assert fig.axes[0].lines[0].get_ydata().tolist() == [0.5, 0.6]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_panel_of_what_was_not_measured_stays_empty():
+    data = pd.DataFrame({"rate": [1, 3], "best": [0.5, 0.6], "protocol": "gba", "task": ["a", "b"], "of": ["c", "d"]})
+    fig = plots.panels(data, x="rate", y="best", row="task", column="of")
+    assert [len(ax.lines) for ax in fig.axes] == [1, 0, 0, 1]
+
+
 @pytest.mark.parametrize(("field", "word"), [("caption", "caption"), ("alt", "alternative text")])
 def test_a_figure_without_words_is_refused(house, runs, field, word):
     given = {"name": "a/b", "caption": "c", "alt": "a", field: " "}
